@@ -1,0 +1,34 @@
+"""Decoding by what the payload says it is: the receiver needs nothing from the sender but the bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+from raysync.compress import AnyCodec, Compressor
+from raysync.compress.wire import codec_of
+from raysync.errors import PayloadError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CODECS: tuple[type[Compressor], ...] = get_args(get_args(AnyCodec)[0])
+"""Every member of the family."""
+
+_BY_NUMBER = {codec.number: codec for codec in CODECS}
+
+
+def decode(payload: bytes) -> Tensor:
+    """Return the fp32 tensor a payload of any codec stands for."""
+    return _codec(payload).decode(payload)
+
+
+def decode_add(payload: bytes, out: Tensor, weight: float = 1.0) -> None:
+    """Add `weight` times what a payload stands for to `out` in place; its length must be `out`'s."""
+    _codec(payload).decode_add(payload, out, weight)
+
+
+def _codec(payload: bytes) -> type[Compressor]:
+    number = codec_of(payload)
+    if number not in _BY_NUMBER:
+        raise PayloadError(f"codec number {number} is not known here: is the sender's raysync newer?")
+    return _BY_NUMBER[number]

@@ -1,0 +1,1 @@
+"""The stateful cores: worker, shard and coordinator, without Ray, clocks or sockets."""

@@ -1,0 +1,136 @@
+"""One worker's copy of the model, held as flat vectors: parameters and gradients are views, so nothing is copied to be sent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from raysync.errors import TaskError
+from raysync.shard import Role
+from raysync.spec import JobSpec
+from raysync.tasks.workload import Workload
+
+
+class Replica:
+    """Model, gradients and the worker's own optimizer.
+
+    `flat` is the live parameter vector. What else is shared at a synchronisation (float buffers, averaged moments) is the
+    vector `extras()`, made and loaded on demand.
+    """
+
+    def __init__(self, spec: JobSpec, workload: Workload, device: str = "cpu") -> None:
+        torch.manual_seed(spec.seed)
+        self._spec, self.workload = spec, workload
+        self.model = workload.task.model().to(device)
+        self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self._check()
+        self._buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
+        self.grad = torch.zeros_like(self.flat)
+        self._bind()
+        self.optimizer = spec.optimizer.build(self.flat)
+        self.reset_optimizer()
+
+    def _check(self) -> None:
+        if not self._parameters:
+            raise TaskError(self.workload.name, "model() has no trainable parameters")
+        wrong = {str(parameter.dtype) for parameter in self._parameters} - {"torch.float32"}
+        if wrong:
+            raise TaskError(self.workload.name, f"model() has parameters of {', '.join(sorted(wrong))}; return it with .float()")
+
+    def _bind(self) -> None:
+        """Make every parameter and its gradient a view into the flat vectors."""
+        offset = 0
+        for parameter in self._parameters:
+            stretch = slice(offset, offset + parameter.numel())
+            parameter.data = self.flat[stretch].view_as(parameter)
+            parameter.grad = self.grad[stretch].view_as(parameter)
+            offset = stretch.stop
+        self.flat.grad = self.grad
+
+    @property
+    def regions(self) -> tuple[tuple[Role, int], ...]:
+        """The shared vector's make-up: parameters, float buffers, and moments where the job averages them."""
+        buffers = sum(buffer.numel() for buffer in self._buffers)
+        moments = len(self.flat) * len(self._shared_moments)
+        return (Role.PARAMETER, len(self.flat)), (Role.BUFFER, buffers), (Role.MOMENT, moments)
+
+    @property
+    def _shared_moments(self) -> list[Tensor]:
+        if self._spec.inner_state != "average":
+            return []
+        return [self.optimizer.state[self.flat][name] for name in self._spec.optimizer.active_moments]
+
+    def compute(self, indices: NDArray[np.int64], seed: int) -> float:
+        """Leave the mean gradient over the samples in `grad` and return their mean loss; `seed` drives dropout and the like."""
+        torch.manual_seed(seed)
+        self.model.train()
+        self.grad.zero_()
+        loss = self.workload.task.loss(self.model, self.workload.batch(indices))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def step(self, lr: float) -> None:
+        """Let the worker's own optimizer apply `grad`."""
+        self.optimizer.param_groups[0]["lr"] = lr
+        self.optimizer.step()
+
+    def reset_optimizer(self) -> None:
+        """Forget the optimizer's moments and step count."""
+        self.optimizer.state[self.flat] = self._spec.optimizer.state(self.flat)
+
+    def grad_sq(self) -> float:
+        """Return the squared L2 norm of the gradient."""
+        return float(torch.dot(self.grad, self.grad))
+
+    def tensor_norms(self) -> float:
+        """Return the sum of the L2 norms of the gradient's tensors."""
+        return math.fsum(float(parameter.grad.norm()) for parameter in self._parameters if parameter.grad is not None)
+
+    def extras(self) -> Tensor:
+        """Return float buffers and shared moments as one vector."""
+        parts = [buffer.detach().reshape(-1).float() for buffer in self._buffers] + [moment.reshape(-1) for moment in self._shared_moments]
+        return torch.cat(parts) if parts else self.flat.new_empty(0)
+
+    def load_extras(self, extras: Tensor) -> None:
+        """Write a vector made like `extras()` back into buffers and moments."""
+        offset = 0
+        for target in [*self._buffers, *self._shared_moments]:
+            target.copy_(extras[offset : offset + target.numel()].view_as(target))
+            offset += target.numel()
+        for name in ("exp_avg_sq",):
+            if self._shared_moments and name in self.optimizer.state[self.flat]:
+                self.optimizer.state[self.flat][name].clamp_(min=0)
+
+    def evaluate(self, flat: Tensor, extras: Tensor) -> dict[str, float]:
+        """Return the evaluation metrics of the given parameters and buffers; the replica's own come back afterwards."""
+        own_flat, own_extras = self.flat.clone(), self.extras()
+        self.flat.copy_(flat)
+        self.load_extras(extras)
+        metrics = self.workload.evaluate(self.model)
+        self.flat.copy_(own_flat)
+        self.load_extras(own_extras)
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return parameters, buffers and the optimizer's state."""
+        return {
+            "flat": self.flat.clone(),
+            "grad": self.grad.clone() if self._spec.strategy.payload == "gradient" else None,
+            "buffers": [buffer.clone() for buffer in self.model.buffers()],
+            "optimizer": {name: value.clone() for name, value in self.optimizer.state[self.flat].items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.flat.copy_(state["flat"])
+        if state["grad"] is not None:
+            self.grad.copy_(state["grad"])
+        for buffer, saved in zip(self.model.buffers(), state["buffers"], strict=True):
+            buffer.copy_(saved)
+        self.optimizer.state[self.flat] = {name: value.clone() for name, value in state["optimizer"].items()}

@@ -1,0 +1,75 @@
+"""The coordinator's books: how many steps stayed local, what was sent, and the metrics made of a step's reports."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from raysync.engine import messages as m
+from raysync.spec import JobSpec
+from raysync.sync.base import Choice
+
+_SUMMED = ("comm/bytes_up", "comm/bytes_down")
+
+
+class Tally:
+    """Counts decisions and reads, and turns reports into metrics."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._asynchronous = spec.strategy.asynchronous
+        self.last_sync_step = -1
+        self.local_steps = self.sync_steps = 0
+        self.reads = self.staleness_sum = self.staleness_max = 0
+        self.low_clock = -1
+        self.last_score: float | None = None
+        self._sums: dict[str, dict[int, float]] = {name: {} for name in _SUMMED}
+
+    @property
+    def lssr(self) -> float:
+        """Local steps as a share of all steps."""
+        return self.local_steps / max(1, self.local_steps + self.sync_steps)
+
+    def decided(self, step: int, choice: Choice) -> None:
+        """Count a decision."""
+        self.last_score = choice.score
+        if choice.sync:
+            self.sync_steps, self.last_sync_step = self.sync_steps + 1, step
+        else:
+            self.local_steps += 1
+
+    def read(self, staleness: int) -> None:
+        """Count a read under an asynchronous strategy."""
+        self.reads, self.staleness_sum = self.reads + 1, self.staleness_sum + staleness
+        self.staleness_max = max(self.staleness_max, staleness)
+
+    def metrics(self, reports: Mapping[int, m.Report]) -> dict[str, float]:
+        """Return the metrics of a step: sample-weighted losses, sums over all workers, shares so far."""
+        for name in _SUMMED:
+            self._sums[name] |= {worker: report.metrics[name] for worker, report in reports.items()}
+        samples = sum(report.metrics["train/samples"] for report in reports.values())
+        loss = sum(report.metrics["train/loss"] * report.metrics["train/samples"] for report in reports.values()) / max(1.0, samples)
+        found = {
+            "train/loss": loss,
+            "train/samples": samples,
+            **{name: sum(by_worker.values()) for name, by_worker in self._sums.items()},
+            "feedback/residual_norm": math.sqrt(sum(report.metrics["feedback/residual_norm"] ** 2 for report in reports.values())),
+        }
+        if self._asynchronous:
+            found |= {"staleness/max": float(self.staleness_max), "staleness/mean": self.staleness_sum / max(1, self.reads)}
+        else:
+            found |= {"sync/lssr": self.lssr, "sync/rounds": float(self.sync_steps)}
+        if self.last_score is not None and math.isfinite(self.last_score):
+            found["sync/grad_delta"] = self.last_score
+        evaluated = [report.metrics for report in reports.values() if "eval/loss" in report.metrics]
+        return found | {name: value for metrics in evaluated for name, value in metrics.items() if name.startswith("eval/")}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the books."""
+        return {name: copy.deepcopy(value) for name, value in vars(self).items() if name != "_asynchronous"}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue the books."""
+        for name, value in state.items():
+            setattr(self, name, copy.deepcopy(value))

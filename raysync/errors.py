@@ -1,0 +1,98 @@
+"""The error tree. Constructors take facts, messages are made from them, and errors pickle by their facts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class RaysyncError(Exception):
+    """Base of every error raysync raises on purpose."""
+
+
+class Problem(NamedTuple):
+    """One thing wrong with a job specification: where, what was given, what would be right."""
+
+    field: str
+    value: object
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: got {self.value!r}; {self.remedy}"
+
+
+class SpecError(RaysyncError, ValueError):
+    """A job specification that cannot be run as written."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        return f"{count} in the job specification:\n" + "\n".join(f"  {problem}" for problem in self.problems)
+
+
+class KnobError(RaysyncError, ValueError):
+    """A knob the job does not have, or a value its strategy cannot take."""
+
+    def __init__(self, knob: str, value: object, remedy: str) -> None:
+        super().__init__(knob, value, remedy)
+        self.knob, self.value, self.remedy = knob, value, remedy
+
+    def __str__(self) -> str:
+        return f"knob {self.knob}={self.value!r}: {self.remedy}"
+
+
+class KnobConflict(RaysyncError):
+    """The knobs were turned by somebody else since the caller last looked."""
+
+    def __init__(self, expected: int, current: int) -> None:
+        super().__init__(expected, current)
+        self.expected, self.current = expected, current
+
+    def __str__(self) -> str:
+        return f"knobs are at version {self.current}, not {self.expected}: read them again and repeat the change"
+
+
+class TaskError(RaysyncError, ValueError):
+    """A task that cannot be built or trained as it is; says what the task must provide."""
+
+    def __init__(self, task: str, problem: str) -> None:
+        super().__init__(task, problem)
+        self.task, self.problem = task, problem
+
+    def __str__(self) -> str:
+        return f"task {self.task}: {self.problem}"
+
+
+class PayloadError(RaysyncError, ValueError):
+    """Bytes that are not a payload of this codec, or values that may not become one."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"payload refused: {self.problem}"
+
+
+class ProtocolError(RaysyncError, RuntimeError):
+    """A message that no correct peer sends: two versions of raysync, or a bug."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where, self.problem = where, problem
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+class Deadlock(RaysyncError, RuntimeError):
+    """The simulator saw no progress within its bounds; carries the seed that shows it again."""
+
+    def __init__(self, seed: int, why: str) -> None:
+        super().__init__(seed, why)
+        self.seed, self.why = seed, why
+
+    def __str__(self) -> str:
+        return f"no progress: {self.why} (seed {self.seed})"

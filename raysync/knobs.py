@@ -1,0 +1,94 @@
+"""Knobs: the fields of a job that may turn while it runs. Turning one makes a new valid job, or is refused.
+
+A knob is a field of the job specification; a job has the knob if it has the field, and the field's own checks judge the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from raysync.errors import KnobConflict, KnobError, SpecError
+from raysync.spec import JobSpec, parse_spec
+
+KNOB_FIELDS = {
+    "delta": "strategy.delta",
+    "staleness_bound": "strategy.staleness_bound",
+    "sync_every": "strategy.sync_every",
+    "sparse_fraction": "strategy.sparse_fraction",
+    "push_ratio": "compression.push.ratio",
+    "pull_ratio": "compression.pull.ratio",
+    "lr": "optimizer.lr",
+    "workers": "scale.workers",
+}
+
+KnobValue = float | int | bool | None
+
+
+class Knobs(msgspec.Struct, frozen=True):
+    """The knobs of a job and their values; every turn adds one to `version`."""
+
+    version: int
+    values: dict[str, KnobValue]
+
+
+def initial_knobs(spec: JobSpec) -> Knobs:
+    """Return the knobs this job has, at the values it was submitted with."""
+    values: dict[str, KnobValue] = {name: value for name, path in KNOB_FIELDS.items() if (value := _get(spec, path)) is not _ABSENT}
+    if not getattr(getattr(spec.strategy, "signal", None), "has_threshold", True):
+        del values["delta"]
+    return Knobs(0, {**values, "pause": False})
+
+
+def turn(spec: JobSpec, knobs: Knobs, changes: Mapping[str, Any], expected_version: int | None = None) -> Knobs:
+    """Return the knobs after `changes`, all or none; raise `KnobError` or `KnobConflict` and change nothing."""
+    if expected_version is not None and expected_version != knobs.version:
+        raise KnobConflict(expected_version, knobs.version)
+    if not changes:
+        raise KnobError("(none)", None, f"name at least one knob; this job has {', '.join(sorted(knobs.values))}")
+    for name, value in changes.items():
+        if name not in knobs.values:
+            raise KnobError(name, value, f"this job has no such knob; it has {', '.join(sorted(knobs.values))}")
+        if name == "pause" and not isinstance(value, bool):
+            raise KnobError(name, value, "must be true or false")
+        if name == "workers":
+            _check_workers(spec, value)
+    turned = Knobs(knobs.version + 1, {**knobs.values, **changes})
+    try:
+        effective = apply_knobs(spec, turned)
+    except SpecError as error:
+        problem = error.problems[0]
+        name = next((name for name, path in KNOB_FIELDS.items() if path == problem.field and name in changes), next(iter(changes)))
+        raise KnobError(name, changes[name], problem.remedy) from error
+    return Knobs(turned.version, {name: turned.values[name] if name == "pause" else _get(effective, KNOB_FIELDS[name]) for name in turned.values})
+
+
+def apply_knobs(spec: JobSpec, knobs: Knobs) -> JobSpec:
+    """Return the job as it is with these knobs."""
+    data = spec.model_dump(mode="python")
+    for name, path in KNOB_FIELDS.items():
+        if name in knobs.values:
+            *parents, leaf = path.split(".")
+            target = data
+            for parent in parents:
+                target = target[parent]
+            target[leaf] = knobs.values[name]
+    return parse_spec(data)
+
+
+_ABSENT = object()
+
+
+def _get(spec: JobSpec, path: str) -> Any:
+    value: Any = spec
+    for part in path.split("."):
+        value = getattr(value, part, _ABSENT)
+    return value
+
+
+def _check_workers(spec: JobSpec, value: Any) -> None:
+    low, high = spec.scale.min_workers, spec.scale.max_workers or spec.scale.workers
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise KnobError("workers", value, f"must be a whole number from min_workers={low} to max_workers={high}")

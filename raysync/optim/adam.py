@@ -1,0 +1,40 @@
+"""`adam`: Kingma & Ba 2015, with weight decay added to the gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from raysync.optim.base import Optimizer
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class AdamMoments(Optimizer):
+    """What `adam` and `adamw` share: two moving averages per element and a step count."""
+
+    lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+
+    moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+
+    def state(self, flat: Tensor) -> dict[str, Tensor]:
+        import torch
+
+        return {"step": torch.tensor(0.0), **super().state(flat)}
+
+
+class Adam(AdamMoments):
+    """Adam."""
+
+    kind: Literal["adam"] = "adam"
+
+    def build(self, flat: Tensor) -> torch.optim.Optimizer:
+        import torch
+
+        return torch.optim.Adam([flat], self.lr, (self.beta1, self.beta2), self.eps, self.weight_decay)

@@ -1,0 +1,40 @@
+"""`sgd`: v = momentum * v + g; w -= lr * v (or lr * (g + momentum * v) with `nesterov`), torch's convention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from raysync.optim.base import Optimizer
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent with momentum."""
+
+    kind: Literal["sgd"] = "sgd"
+    lr: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    nesterov: bool = False
+
+    moments: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+
+    @model_validator(mode="after")
+    def _nesterov_needs_momentum(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov=true needs momentum > 0, for example momentum: 0.9")
+        return self
+
+    def build(self, flat: Tensor) -> torch.optim.Optimizer:
+        import torch
+
+        return torch.optim.SGD([flat], self.lr, self.momentum, 0.0, self.weight_decay, self.nesterov)
+
+    @property
+    def active_moments(self) -> tuple[str, ...]:
+        return self.moments if self.momentum else ()

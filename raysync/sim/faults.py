@@ -1,0 +1,89 @@
+"""Faults at named points of the protocol, and random schedules of them from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Literal
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from raysync.value import Value
+
+Action = Literal["kill", "suspect", "drop", "duplicate", "delay", "reorder"]
+
+POINTS = (
+    "worker.computed",
+    "worker.reported",
+    "worker.decided",
+    "worker.pushed",
+    "worker.updating",
+    "worker.synced",
+    "shard.received",
+    "shard.closed",
+    "shard.saved",
+    "shard.sending",
+    "coordinator.decided",
+    "coordinator.saved",
+    "coordinator.sending",
+)
+"""Where a process can be killed. `saved`: the state is durable, nothing is sent yet. `sending`: one message is out, the rest is not."""
+
+MESSAGES = (
+    *("Join", "Report", "Leave", "Farewell", "Welcome", "Decision", "Goodbye", "NewView", "Fetch", "Init", "Push", "Pull", "Handover"),
+    *("NeedInit", "State", "Update", "Ack", "ViewSeen", "SnapshotRequest", "SnapshotPart"),
+)
+"""The messages that can be lost, doubled, delayed or overtaken."""
+
+
+class Fault(Value):
+    """The nth time `where` comes up, `action` happens."""
+
+    action: Action
+    where: str
+    """A point of the protocol for kill and suspect (a live worker declared dead); a message's name for the rest."""
+    nth: int = Field(default=1, ge=1)
+    delay_s: float = Field(default=0.3, gt=0)
+    """How long a message is delayed or a process stays down."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        known = POINTS if self.action in ("kill", "suspect") else MESSAGES
+        if self.where not in known:
+            raise ValueError(f"{self.action} cannot happen at {self.where!r}; known: {', '.join(known)}")
+        if self.action == "suspect" and not self.where.startswith("worker."):
+            raise ValueError(f"only workers can be suspected, not {self.where!r}")
+        return self
+
+
+class Injector:
+    """Counts what comes up and hands out the faults that are due."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        self._faults = list(faults)
+        self._seen: Counter[str] = Counter()
+        self.happened: list[Fault] = []
+
+    def due(self, where: str) -> Fault | None:
+        """Count one occurrence of `where` and return the fault that strikes there, if any."""
+        self._seen[where] += 1
+        for fault in self._faults:
+            if fault.where == where and fault.nth == self._seen[where]:
+                self._faults.remove(fault)
+                self.happened.append(fault)
+                return fault
+        return None
+
+
+def random_faults(seed: int, count: int, horizon: int) -> tuple[Fault, ...]:
+    """Return `count` faults spread over the first `horizon` occurrences of points and messages."""
+    generator = random.Random(f"faults/{seed}")
+    faults = []
+    for _ in range(count):
+        action: Action = generator.choice(("kill", "kill", "suspect", "drop", "duplicate", "delay", "reorder"))
+        worker_points = tuple(point for point in POINTS if point.startswith("worker."))
+        places = {"kill": POINTS, "suspect": worker_points}.get(action, MESSAGES)
+        delay_s = round(generator.choice((0.02, 0.1, 0.5, 2.0)) * generator.uniform(0.5, 1.5), 3)
+        faults.append(Fault(action=action, where=generator.choice(places), nth=generator.randint(1, horizon), delay_s=delay_s))
+    return tuple(faults)

@@ -1,0 +1,68 @@
+"""The simulated world: how long a step takes, and when a message arrives.
+
+Every host has one way in and one way out, each used by one message at a time; latency is added once per message.
+"""
+
+from __future__ import annotations
+
+import random
+
+from pydantic import Field
+
+from raysync.value import Value
+
+
+class Network(Value):
+    """Bandwidth and latency of the hosts; a core's address is its host, unless `hosts` says otherwise."""
+
+    bandwidth_bits_per_s: float = Field(default=100e6, gt=0)
+    latency_s: float = Field(default=0.001, ge=0)
+    host_bandwidth_bits_per_s: dict[str, float] = Field(default_factory=dict)
+    """Hosts with a bandwidth of their own, for example {"worker/0": 10e6}."""
+    hosts: dict[str, str] = Field(default_factory=dict)
+    """Cores that share a host, for example {"shard/0": "worker/0"}; messages inside a host take no time."""
+
+
+class Pace(Value):
+    """How long workers compute: pure in (seed, worker, step)."""
+
+    step_s: float = Field(default=0.02, ge=0)
+    jitter: float = Field(default=0.0, ge=0)
+    """Standard deviation of the logarithm of a step's duration."""
+    slow: dict[int, float] = Field(default_factory=dict)
+    """Workers that take a multiple of the time at every step."""
+    hiccup_share: float = Field(default=0.0, ge=0, le=1)
+    """Share of steps, of any worker, that take `hiccup_factor` times as long."""
+    hiccup_factor: float = Field(default=10.0, ge=1)
+
+    def duration_s(self, seed: int, worker: int, step: int) -> float:
+        """Return how long a worker takes for a step."""
+        generator = random.Random(f"pace/{seed}/{worker}/{step}")
+        factor = generator.lognormvariate(0, self.jitter) if self.jitter else 1.0
+        if generator.random() < self.hiccup_share:
+            factor *= self.hiccup_factor
+        return self.step_s * factor * self.slow.get(worker, 1.0)
+
+
+class Wires:
+    """When each host's way in and out is free again."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._out_free_s: dict[str, float] = {}
+        self._in_free_s: dict[str, float] = {}
+
+    def arrival_s(self, sender: str, receiver: str, size_bytes: int, now_s: float) -> float:
+        """Return when a message sent now arrives, and occupy both ends until then."""
+        source, target = (self._network.hosts.get(address, address) for address in (sender, receiver))
+        if source == target:
+            return now_s
+        start_s = max(now_s, self._out_free_s.get(source, 0.0))
+        sent_s = start_s + 8 * size_bytes / self._bandwidth(source)
+        begin_s = max(start_s + self._network.latency_s, self._in_free_s.get(target, 0.0))
+        arrival_s = max(sent_s + self._network.latency_s, begin_s + 8 * size_bytes / self._bandwidth(target))
+        self._out_free_s[source], self._in_free_s[target] = sent_s, arrival_s
+        return arrival_s
+
+    def _bandwidth(self, host: str) -> float:
+        return self._network.host_bandwidth_bits_per_s.get(host, self._network.bandwidth_bits_per_s)

@@ -1,0 +1,232 @@
+"""The job specification: one pydantic model for YAML, JSON, REST and Python; importing it needs neither torch nor ray."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+from typing_extensions import Self
+
+from raysync.compress import AnyCodec, Identity
+from raysync.errors import Problem, SpecError
+from raysync.optim import SGD, AnyOptimizer
+from raysync.optim.schedule import AnySchedule as AnyLRSchedule
+from raysync.optim.schedule import Constant
+from raysync.pipeline import AnySchedule
+from raysync.sync import BSP, AnyStrategy
+from raysync.tasks import AnyTask
+from raysync.value import Value
+
+Partition = Literal["seldp", "defdp"]
+
+
+class Compression(Value):
+    """What workers send to shards (`push`) and shards to workers (`pull`)."""
+
+    push: AnyCodec = Identity()
+    pull: AnyCodec = Identity()
+    error_feedback: bool = True
+    """Keep what was not sent and add it next time, on both sides; false only as a control."""
+
+
+class Injection(Value):
+    """Data injection for skewed data: ceil(alpha * N) workers share a fraction beta of their batch with everybody."""
+
+    alpha: float = Field(gt=0, le=1)
+    beta: float = Field(gt=0, le=1)
+
+
+class Data(Value):
+    """Who reads which samples."""
+
+    partition: Partition = "seldp"
+    batch_size: int = Field(default=32, ge=1)
+    """Samples per worker and step, at most."""
+    injection: Injection | None = None
+    label_skew: float | None = Field(default=None, gt=0, le=1)
+    """Share of the samples dealt out by label instead of at random; 1 gives each chunk few labels."""
+
+
+class Scale(Value):
+    """How many actors, and what each may use."""
+
+    workers: int = Field(default=4, ge=1, le=4096)
+    min_workers: int = Field(default=1, ge=1)
+    max_workers: int | None = Field(default=None, ge=1)
+    """Default: `workers`."""
+    shards: int = Field(default=1, ge=1, le=1024)
+    stages: int = Field(default=1, ge=1, le=256)
+    cpus_per_worker: float = Field(default=1, gt=0)
+    gpus_per_worker: float = Field(default=0, ge=0)
+    block_bytes: int = Field(default=512 * 1024, ge=64, le=2**28)
+    """Bytes of fp32 parameters per block; a block is encoded, sent and owned as one piece."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_workers > self.workers:
+            raise ValueError(f"min_workers={self.min_workers} must be <= workers={self.workers}")
+        if self.max_workers is not None and self.max_workers < self.workers:
+            raise ValueError(f"max_workers={self.max_workers} must be >= workers={self.workers}")
+        return self
+
+
+class Target(Value):
+    """Stop once an evaluation metric is good enough: a loss or distance at most, anything else at least `value`."""
+
+    metric: str
+    value: float = Field(allow_inf_nan=False)
+
+    def reached(self, metrics: Mapping[str, float]) -> bool:
+        """Return whether `metrics` satisfies the target."""
+        found = metrics.get(self.metric)
+        if found is None:
+            return False
+        return found <= self.value if self.metric.endswith(("loss", "distance")) else found >= self.value
+
+
+class Budget(Value):
+    """When the job ends: after `steps` at the latest."""
+
+    steps: int = Field(default=1000, ge=1)
+    time_s: float | None = Field(default=None, gt=0)
+    target: Target | None = None
+
+
+class Checkpoint(Value):
+    """How often the whole state is saved, and how many are kept."""
+
+    every_rounds: int | None = Field(default=None, ge=1)
+    """Synchronisations between two checkpoints; None saves none on its own."""
+    keep: int = Field(default=3, ge=1)
+
+
+class JobSpec(Value):
+    """A training job."""
+
+    name: str = Field(default="job", pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
+    task: AnyTask
+    strategy: AnyStrategy = BSP()
+    compression: Compression = Compression()
+    optimizer: AnyOptimizer = SGD()
+    lr_schedule: AnyLRSchedule = Constant()
+    outer: AnyOptimizer | None = None
+    """The server's update rule; None leaves it to the strategy."""
+    inner_state: Literal["keep", "average", "reset"] = "keep"
+    """What becomes of a worker's own optimizer state at a synchronisation."""
+    data: Data = Data()
+    scale: Scale = Scale()
+    schedule: AnySchedule | None = None
+    """How a pipeline of more than one stage runs."""
+    budget: Budget = Budget()
+    checkpoint: Checkpoint = Checkpoint()
+    eval_every: int = Field(default=100, ge=1)
+    """Steps between two evaluations."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+
+    @field_validator("budget")
+    @classmethod
+    def _target_exists(cls, budget: Budget, info: Any) -> Budget:
+        task, target = info.data.get("task"), budget.target
+        if task is None or target is None:
+            return budget
+        if not target.metric.startswith("eval/"):
+            raise ValueError(f"target metric {target.metric!r} must be an evaluation metric, eval/...")
+        if task.metric_names is not None and target.metric not in task.metric_names:
+            raise ValueError(f"task {task.kind} has no metric {target.metric!r}; it has {', '.join(task.metric_names)}")
+        return budget
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Self:
+        if self.data.label_skew is not None and not self.task.has_labels:
+            raise ValueError(f"data.label_skew={self.data.label_skew} needs a task with labels; {self.task.kind} has none")
+        if self.outer is not None and self.strategy.default_outer(self.optimizer) is self.optimizer:
+            raise ValueError(
+                f"outer={self.outer.kind!r} with strategy {self.strategy.kind!r}: its server runs `optimizer`; leave `outer` out "
+                "and set `optimizer`"
+            )
+        if self.inner_state != "keep" and self.strategy.payload == "gradient":
+            raise ValueError(f"inner_state={self.inner_state!r} needs a strategy that averages parameters; {self.strategy.kind!r} sends gradients")
+        if (self.scale.stages > 1) != (self.schedule is not None):
+            raise ValueError(f"scale.stages={self.scale.stages}: `schedule` is needed for more than one stage, and only then")
+        return self
+
+    @property
+    def server_optimizer(self) -> AnyOptimizer:
+        """The server's update rule: the one given, or the strategy's own."""
+        return self.outer or self.strategy.default_outer(self.optimizer)
+
+    def lr_at(self, step: int) -> float:
+        """Return the learning rate at a step."""
+        return self.optimizer.lr * self.lr_schedule.factor(step, self.budget.steps)
+
+
+def parse_spec(data: object) -> JobSpec:
+    """Return the job `data` describes, or raise `SpecError` naming each field, its value and what would be right."""
+    if not isinstance(data, Mapping):
+        raise SpecError((Problem("(top level)", data, "a job specification is a mapping of fields"),))
+    try:
+        return JobSpec.model_validate(data)
+    except ValidationError as error:
+        raise SpecError(tuple(_problem(data, detail) for detail in error.errors())) from error
+
+
+def read_spec(path: str | Path) -> JobSpec:
+    """Return the job a YAML or JSON file describes."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        data = yaml.safe_load(text)
+    except OSError as error:
+        raise SpecError((Problem(str(path), None, f"cannot be read: {error.strerror}"),)) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError((Problem(str(path), None, f"is not YAML: {error}"),)) from error
+    return parse_spec(data)
+
+
+def _problem(data: Mapping[str, Any], detail: Any) -> Problem:
+    """Turn one pydantic error into a path as the user wrote it, the value there, and a remedy."""
+    path, parent = _locate(data, detail["loc"])
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        names = _field_names(detail["loc"])
+        close = difflib.get_close_matches(str(detail["loc"][-1]), names, 1)
+        message = "there is no such field" + (f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(names)}" if names else "")
+    if detail["type"] == "missing":
+        return Problem(path, None, "this field is required")
+    if detail["type"] == "union_tag_not_found":
+        return Problem(f"{path}.kind", None, "this field is required")
+    if detail["type"] == "union_tag_invalid":
+        return Problem(f"{path}.kind", detail["ctx"]["tag"], f"must be one of {detail['ctx']['expected_tags']}")
+    value = detail["input"]
+    if isinstance(value, Value):
+        value = parent
+    return Problem(path or "(top level)", value, message)
+
+
+def _locate(data: Any, loc: tuple[Any, ...]) -> tuple[str, Any]:
+    """Return the dotted path without pydantic's union tags, and the value found on the way."""
+    path: list[str] = []
+    for index, part in enumerate(loc):
+        if isinstance(data, Mapping) and part in data:
+            data = data[part]
+        elif index < len(loc) - 1:
+            continue
+        elif isinstance(data, Mapping) and data.get("kind") == part:
+            continue
+        path.append(str(part))
+    return ".".join(path), data
+
+
+def _field_names(loc: tuple[Any, ...]) -> list[str]:
+    """Return the fields of the model that refused the last part of `loc`."""
+    model: Any = JobSpec
+    for part in loc[:-1]:
+        if isinstance(model, type) and part in model.model_fields:
+            model = model.model_fields[part].annotation
+        members = [member for member in getattr(model, "__args__", (model,)) if isinstance(member, type) and issubclass(member, Value)]
+        tagged = [member for member in members if "kind" in member.model_fields and member.model_fields["kind"].default == part]
+        model = tagged[0] if tagged else members[0] if len(members) == 1 else model
+    return sorted(getattr(model, "model_fields", ()))

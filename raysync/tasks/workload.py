@@ -1,0 +1,74 @@
+"""A task with its data loaded: batches by index, labels, evaluation; shared by all replicas of one process."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import TensorDataset, default_collate
+
+from raysync.errors import TaskError
+from raysync.tasks.base import MapDataset, Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_EVAL_BATCH = 1024
+
+
+class Workload:
+    """A task and its data sets."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.name = str(getattr(task, "kind", type(task).__name__))
+        self.train_data = task.train_data()
+        if len(self.train_data) == 0:
+            raise TaskError(self.name, "train_data() is empty")
+
+    @cached_property
+    def eval_data(self) -> MapDataset:
+        """The evaluation data, loaded when first asked for."""
+        return self.task.eval_data()
+
+    @property
+    def num_samples(self) -> int:
+        """How many training samples there are."""
+        return len(self.train_data)
+
+    def batch(self, indices: NDArray[np.int64]) -> Any:
+        """Return the training samples at `indices` as one collated batch."""
+        return _collate(self.train_data, indices)
+
+    def labels(self) -> NDArray[np.int64] | None:
+        """Return one label per training sample, from the task's `labels()` or its data; None where there are none."""
+        given = getattr(self.task, "labels", None)
+        if given is not None:
+            return np.asarray(given(), dtype=np.int64)
+        if isinstance(self.train_data, TensorDataset) and len(self.train_data.tensors) > 1:
+            return self.train_data.tensors[1].numpy().astype(np.int64)
+        return None
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Return the mean loss and metrics over the evaluation data."""
+        model.eval()
+        totals: dict[str, float] = {}
+        count = len(self.eval_data)
+        metrics = getattr(self.task, "metrics", None)
+        with torch.no_grad():
+            for start in range(0, count, _EVAL_BATCH):
+                indices = np.arange(start, min(count, start + _EVAL_BATCH))
+                batch = _collate(self.eval_data, indices)
+                found = {"loss": float(self.task.loss(model, batch)), **(metrics(model, batch) if metrics else {})}
+                for name, value in found.items():
+                    totals[name] = totals.get(name, 0.0) + value * len(indices) / count
+        return {f"eval/{name}": value for name, value in totals.items()}
+
+
+def _collate(data: MapDataset, indices: NDArray[np.int64]) -> Any:
+    if isinstance(data, TensorDataset):
+        return data[torch.from_numpy(indices)]
+    return default_collate([data[int(index)] for index in indices])

@@ -1,0 +1,1 @@
+"""Ray Tune searches over job specifications; they arrive after the control plane."""
