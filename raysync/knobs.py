@@ -1,6 +1,7 @@
 """Knobs: the fields of a job that may turn while it runs. Turning one makes a new valid job, or is refused.
 
-A knob is a field of the job specification; a job has the knob if it has the field, and the field's own checks judge the value.
+A knob is a field of the job specification; a job has the knob if it has the field, and the field's own checks judge
+the value.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Knobs(msgspec.Struct, frozen=True):
 
 def initial_knobs(spec: JobSpec) -> Knobs:
     """Return the knobs this job has, at the values it was submitted with."""
-    values: dict[str, KnobValue] = {name: value for name, path in KNOB_FIELDS.items() if (value := _get(spec, path)) is not _ABSENT}
+    values: dict[str, KnobValue] = {
+        name: value for name, path in KNOB_FIELDS.items() if (value := _get(spec, path)) is not _ABSENT
+    }
     if not getattr(getattr(spec.strategy, "signal", None), "has_threshold", True):
         del values["delta"]
     return Knobs(0, {**values, "pause": False})
@@ -60,9 +63,18 @@ def turn(spec: JobSpec, knobs: Knobs, changes: Mapping[str, Any], expected_versi
         effective = apply_knobs(spec, turned)
     except SpecError as error:
         problem = error.problems[0]
-        name = next((name for name, path in KNOB_FIELDS.items() if path == problem.field and name in changes), next(iter(changes)))
+        name = next(
+            (name for name, path in KNOB_FIELDS.items() if path == problem.field and name in changes),
+            next(iter(changes)),
+        )
         raise KnobError(name, changes[name], problem.remedy) from error
-    return Knobs(turned.version, {name: turned.values[name] if name == "pause" else _get(effective, KNOB_FIELDS[name]) for name in turned.values})
+    return Knobs(
+        turned.version,
+        {
+            name: turned.values[name] if name == "pause" else _get(effective, KNOB_FIELDS[name])
+            for name in turned.values
+        },
+    )
 
 
 def apply_knobs(spec: JobSpec, knobs: Knobs) -> JobSpec:

@@ -1,4 +1,6 @@
-"""The job specification: one pydantic model for YAML, JSON, REST and Python; importing it needs neither torch nor ray."""
+"""The job specification: one pydantic model for YAML, JSON, REST and Python; importing it needs neither torch nor
+ray.
+"""
 
 from __future__ import annotations
 
@@ -142,16 +144,23 @@ class JobSpec(Value):
     @model_validator(mode="after")
     def _combinations(self) -> Self:
         if self.data.label_skew is not None and not self.task.has_labels:
-            raise ValueError(f"data.label_skew={self.data.label_skew} needs a task with labels; {self.task.kind} has none")
+            raise ValueError(
+                f"data.label_skew={self.data.label_skew} needs a task with labels; {self.task.kind} has none"
+            )
         if self.outer is not None and self.strategy.default_outer(self.optimizer) is self.optimizer:
             raise ValueError(
-                f"outer={self.outer.kind!r} with strategy {self.strategy.kind!r}: its server runs `optimizer`; leave `outer` out "
-                "and set `optimizer`"
+                f"outer={self.outer.kind!r} with strategy {self.strategy.kind!r}: its server runs `optimizer`; "
+                "leave `outer` out and set `optimizer`"
             )
         if self.inner_state != "keep" and self.strategy.payload == "gradient":
-            raise ValueError(f"inner_state={self.inner_state!r} needs a strategy that averages parameters; {self.strategy.kind!r} sends gradients")
+            raise ValueError(
+                f"inner_state={self.inner_state!r} needs a strategy that averages parameters; "
+                f"{self.strategy.kind!r} sends gradients"
+            )
         if (self.scale.stages > 1) != (self.schedule is not None):
-            raise ValueError(f"scale.stages={self.scale.stages}: `schedule` is needed for more than one stage, and only then")
+            raise ValueError(
+                f"scale.stages={self.scale.stages}: `schedule` is needed for more than one stage, and only then"
+            )
         return self
 
     @property
@@ -193,7 +202,9 @@ def _problem(data: Mapping[str, Any], detail: Any) -> Problem:
     if detail["type"] == "extra_forbidden":
         names = _field_names(detail["loc"])
         close = difflib.get_close_matches(str(detail["loc"][-1]), names, 1)
-        message = "there is no such field" + (f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(names)}" if names else "")
+        message = "there is no such field" + (
+            f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(names)}" if names else ""
+        )
     if detail["type"] == "missing":
         return Problem(path, None, "this field is required")
     if detail["type"] == "union_tag_not_found":
@@ -210,12 +221,11 @@ def _locate(data: Any, loc: tuple[Any, ...]) -> tuple[str, Any]:
     """Return the dotted path without pydantic's union tags, and the value found on the way."""
     path: list[str] = []
     for index, part in enumerate(loc):
+        is_tag = isinstance(data, Mapping) and part not in data and (index < len(loc) - 1 or data.get("kind") == part)
+        if is_tag:
+            continue
         if isinstance(data, Mapping) and part in data:
             data = data[part]
-        elif index < len(loc) - 1:
-            continue
-        elif isinstance(data, Mapping) and data.get("kind") == part:
-            continue
         path.append(str(part))
     return ".".join(path), data
 
@@ -224,9 +234,13 @@ def _field_names(loc: tuple[Any, ...]) -> list[str]:
     """Return the fields of the model that refused the last part of `loc`."""
     model: Any = JobSpec
     for part in loc[:-1]:
-        if isinstance(model, type) and part in model.model_fields:
+        if part in getattr(model, "model_fields", ()):
             model = model.model_fields[part].annotation
-        members = [member for member in getattr(model, "__args__", (model,)) if isinstance(member, type) and issubclass(member, Value)]
-        tagged = [member for member in members if "kind" in member.model_fields and member.model_fields["kind"].default == part]
+        members = [member for member in getattr(model, "__args__", (model,)) if hasattr(member, "model_fields")]
+        tagged = [
+            member
+            for member in members
+            if "kind" in member.model_fields and member.model_fields["kind"].default == part
+        ]
         model = tagged[0] if tagged else members[0] if len(members) == 1 else model
     return sorted(getattr(model, "model_fields", ()))

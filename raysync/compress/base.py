@@ -1,4 +1,6 @@
-"""A codec turns one block of fp32 numbers into self-contained bytes and back; it is a frozen value and never communicates."""
+"""A codec turns one block of fp32 numbers into self-contained bytes and back; it is a frozen value and never
+communicates.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class Compressor(Value):
-    """The family of codecs. Encoding is configured by the value; decoding needs only the bytes, so it belongs to the class."""
+    """The family of codecs. Encoding is configured by the value; decoding needs only the bytes, so it belongs to
+    the class.
+    """
 
     kind: str
     number: ClassVar[int]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from raysync.compress.base import Compressor
 
 
@@ -14,4 +12,3 @@ class BF16(Compressor):
 
     kind: Literal["bf16"] = "bf16"
     number: ClassVar[int] = 2
-

@@ -5,6 +5,7 @@ v = u + e; send c = encode(v); e = v - decode(c), the residual computed from wha
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Feedback:
 
     def norm(self) -> float:
         """Return the L2 norm of all residuals together."""
-        return float(sum(float(rest.double().square().sum()) for rest in self._residual.values())) ** 0.5
+        return math.sqrt(sum(float(rest.double().square().sum()) for rest in self._residual.values()))
 
     def _store(self, key: Key, residual: Tensor | None) -> None:
         if residual is None:
@@ -87,7 +88,10 @@ class Feedback:
         """Return residuals and pushes on their way."""
         return {
             "residual": {_name(key): rest.clone() for key, rest in self._residual.items()},
-            "pending": {_name(key): (p.round, p.payload, None if p.residual is None else p.residual.clone()) for key, p in self._pending.items()},
+            "pending": {
+                _name(key): (p.round, p.payload, None if p.residual is None else p.residual.clone())
+                for key, p in self._pending.items()
+            },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

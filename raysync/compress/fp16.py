@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from raysync.compress.base import Compressor
 
 
@@ -14,4 +12,3 @@ class FP16(Compressor):
 
     kind: Literal["fp16"] = "fp16"
     number: ClassVar[int] = 1
-

@@ -1,6 +1,7 @@
-"""The envelope of every payload: a little-endian header that says all a receiver must know, and a CRC over the rest.
+"""The envelope of every payload: a little-endian header that says all a receiver must know, and a CRC over the
+rest.
 
-    magic 2s | version u8 | codec u8 | element count u32 | body length u32 | crc32 of (the first 12 bytes, body) u32
+magic 2s | version u8 | codec u8 | element count u32 | body length u32 | crc32 of (the first 12 bytes, body) u32
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A view: who is a member, from which step on, and where the group then stands in the data. Numbered; every change makes a new one."""
+"""A view: who is a member, from which step on, and where the group then stands in the data. Numbered; every change
+makes a new one.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class View(msgspec.Struct, frozen=True):
 
     def contributors(self, participants: tuple[int, ...], round: int) -> set[int]:
         """Return those of a round's participants who are still expected to push."""
-        return {worker for worker in participants if worker in self.everyone and self.first_rounds.get(worker, 0) <= round}
+        return {
+            worker for worker in participants if worker in self.everyone and self.first_rounds.get(worker, 0) <= round
+        }
 
     def rank(self, worker: int) -> int:
         """Return the place of a worker among the members."""

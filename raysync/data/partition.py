@@ -1,11 +1,12 @@
 """Who reads which samples: a pure function of (seed, view, worker, step).
 
-A *lap* is one pass over the data by all workers together: the samples, in an order common to all, are cut into N chunks and each worker
-reads one. `seldp` passes the chunks on after every lap (worker n reads chunk n, n+1, ...), so that in a step no two workers hold the same
-sample, a lap covers everything once, and N laps (an *epoch*) show everything to everybody. `defdp` never passes them on.
+A *lap* is one pass over the data by all workers together: the samples, in an order common to all, are cut into N
+chunks and each worker reads one. `seldp` passes the chunks on after every lap (worker n reads chunk n, n+1, ...),
+so that in a step no two workers hold the same sample, a lap covers everything once, and N laps (an *epoch*) show
+everything to everybody. `defdp` never passes them on.
 
-When the membership changes inside a lap, what is left of it is cut anew among the new members and read first: nothing is repeated
-or left out. The history needed for that travels in the view's `Cursor`.
+When the membership changes inside a lap, what is left of it is cut anew among the new members and read first:
+nothing is repeated or left out. The history needed for that travels in the view's `Cursor`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ class Sampler:
 
     def __init__(self, data: Data, num_samples: int, seed: int, labels: NDArray[np.int64] | None = None) -> None:
         if data.label_skew is not None and labels is None:
-            raise TaskError("data", f"data.label_skew={data.label_skew} needs labels: give the task a `labels()` method, or leave it out")
+            raise TaskError(
+                "data",
+                f"data.label_skew={data.label_skew} needs labels: give the task a `labels()` method, or leave it out",
+            )
         self._data, self._num_samples, self._seed, self._labels = data, num_samples, seed, labels
         self._pool = lru_cache(maxsize=4)(self._pool_uncached)
 
@@ -40,7 +44,9 @@ class Sampler:
         injection = self._data.injection
         if injection is None:
             return local
-        sharers = _generator(self._seed, "share", step).permutation(num_workers)[: int(np.ceil(injection.alpha * num_workers))]
+        sharers = _generator(self._seed, "share", step).permutation(num_workers)[
+            : int(np.ceil(injection.alpha * num_workers))
+        ]
         shared = [self._local(view, int(peer), step) for peer in sorted(sharers) if peer != rank]
         return np.concatenate([local, *(batch[: round(injection.beta * len(batch))] for batch in shared)])
 
@@ -60,14 +66,18 @@ class Sampler:
     def _local(self, view: View, rank: int, step: int) -> Indices:
         num_workers = len(view.members)
         if self._num_samples < num_workers:
-            raise TaskError("data", f"{self._num_samples} samples cannot be dealt to {num_workers} workers; lower scale.workers")
+            raise TaskError(
+                "data", f"{self._num_samples} samples cannot be dealt to {num_workers} workers; lower scale.workers"
+            )
         position, lap_step = self._seek(view.cursor, num_workers, step - view.start_step)
         pool = self._pool(position)
         chunk = (rank + position.lap) % num_workers if self._data.partition == "seldp" else rank
         if len(pool) < num_workers:
             return pool[chunk % len(pool) :][:1]
         batch_size = self._batch_size(num_workers)
-        return _batch(self._chunk(pool, num_workers, chunk, position), lap_step, _lap_steps(len(pool), num_workers, batch_size))
+        return _batch(
+            self._chunk(pool, num_workers, chunk, position), lap_step, _lap_steps(len(pool), num_workers, batch_size)
+        )
 
     def _batch_size(self, num_workers: int) -> int:
         injection = self._data.injection
@@ -118,12 +128,16 @@ class Sampler:
 
 
 def injected_batch_size(batch_size: int, alpha: float, beta: float, num_workers: int) -> int:
-    """Return b' = b / (1 + alpha * beta * N): a worker's own samples, so that with the shared ones it trains on about b."""
+    """Return b' = b / (1 + alpha * beta * N): a worker's own samples, so that with the shared ones it trains on
+    about b.
+    """
     return max(1, round(batch_size / (1 + alpha * beta * num_workers)))
 
 
 def _edge(length: int, part: int, parts: int) -> int:
-    """Return where part number `part` starts when `length` things are cut into `parts` parts that differ by at most one."""
+    """Return where part number `part` starts when `length` things are cut into `parts` parts that differ by at most
+    one.
+    """
     return part * length // parts
 
 

@@ -1,10 +1,12 @@
 """One block on its shard: the server's parameters x, what the workers can see y, and the arithmetic of a round.
 
-    synchronous:   m = weighted mean of decode(c_i), in worker-id order;  x = outer(x, m);  c = encode(x - y);  y += decode(c)
+    synchronous:   m = weighted mean of decode(c_i), in worker-id order
+                   x = outer(x, m);  c = encode(x - y);  y += decode(c)
     asynchronous:  a push steps x on arrival; a pull sends encode(x - y_i), y_i what worker i can see
     relayed:       v = m + rest;  c = encode(v);  rest = v - decode(c);  x and y are left alone
 
-The server's residual is x - y: it stays exact under learning-rate schedules and outer momentum, since what is compensated is the update.
+The server's residual is x - y: it stays exact under learning-rate schedules and outer momentum, since what is
+compensated is the update.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class ServerBlock:
         codec = _with_ratio(self._spec.compression.pull, first.pull_ratio if first else None)
         seed = derive(self._spec.seed, "pull", round, self.index)
         if self._spec.strategy.relays and kind == "gradient" and self.role is Role.PARAMETER:
-            return m.Update(block=self.index, round=round, payload_kind="gradient", payload=self._relay(mean, codec, seed))
+            return m.Update(
+                block=self.index, round=round, payload_kind="gradient", payload=self._relay(mean, codec, seed)
+            )
         if first is not None or inherited is not None:
             self._move(mean, first.lr if first else None)
         return m.Update(block=self.index, round=round, payload_kind="delta", payload=self._show(self.y, codec, seed))
@@ -84,7 +88,9 @@ class ServerBlock:
             decode_add(payload, self._legacy[kind], handover.share)
 
     def _move(self, mean: Tensor, lr: float | None) -> None:
-        """x = outer(x, mean): a step along a gradient, or towards a displacement; buffers and moments are simply averaged."""
+        """Let the outer optimizer act: x = outer(x, mean): a step along a gradient, or towards a displacement; buffers and moments are simply
+        averaged.
+        """
         if self.role is not Role.PARAMETER:
             self.x.add_(mean)
             return

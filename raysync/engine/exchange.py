@@ -37,9 +37,15 @@ class Exchange:
         return self._stretch(block, self.visible, self.visible_extras)
 
     def payload(self, block: Block, round: int, kind: PayloadKind, codec: Compressor, seed: int) -> bytes:
-        """Return the encoded contribution to a block: gradient, or displacement from the visible values; plus the residual."""
+        """Return the encoded contribution to a block: gradient, or displacement from the visible values; plus the
+        residual.
+        """
         if block.role is Role.PARAMETER:
-            update = self._replica.grad[block.start : block.stop] if kind == "gradient" else self._replica.flat[block.start : block.stop] - self.seen(block)
+            update = (
+                self._replica.grad[block.start : block.stop]
+                if kind == "gradient"
+                else self._replica.flat[block.start : block.stop] - self.seen(block)
+            )
         else:
             update = self._stretch(block, self._replica.flat, self._replica.extras()) - self.seen(block)
         return self.feedback.squeeze((block.index, kind), round, update, codec, seed)

@@ -1,4 +1,6 @@
-"""Everything the cores say to each other. Messages are plain data, can be repeated without harm, and carry their view's number."""
+"""Everything the cores say to each other. Messages are plain data, can be repeated without harm, and carry their
+view's number.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class Send(NamedTuple):
 # Worker -> coordinator
 
 
-class Join(Message):
+class Join(Message, frozen=True):
     """I am ready to train; also said by a worker that was left out of a view while alive."""
 
     worker: int
@@ -53,7 +55,7 @@ class Join(Message):
     """The first step this worker has not yet contributed to."""
 
 
-class Report(Message):
+class Report(Message, frozen=True):
     """What I saw at a step. Under asynchronous strategies also: my update of this step is on the shards."""
 
     view: int
@@ -63,13 +65,13 @@ class Report(Message):
     metrics: dict[str, float]
 
 
-class Leave(Message):
+class Leave(Message, frozen=True):
     """I would like to leave at the next step decided on."""
 
     worker: int
 
 
-class Farewell(Message):
+class Farewell(Message, frozen=True):
     """I am done: the job has ended for me, or I have left and handed over what I had not sent."""
 
     worker: int
@@ -79,7 +81,7 @@ class Farewell(Message):
 # Coordinator -> worker
 
 
-class Welcome(Message):
+class Welcome(Message, frozen=True):
     """You are a member from `step` on; fetch the state after `round`."""
 
     view: View
@@ -92,7 +94,7 @@ class Welcome(Message):
     """The job has made its last step; fetch and rest."""
 
 
-class Decision(Message):
+class Decision(Message, frozen=True):
     """What everybody does at the end of a step, and why."""
 
     view: int
@@ -109,11 +111,11 @@ class Decision(Message):
     final: bool = False
 
 
-class Goodbye(Message):
+class Goodbye(Message, frozen=True):
     """Your farewell was heard."""
 
 
-class NewView(Message):
+class NewView(Message, frozen=True):
     """The membership has changed, or you have spoken with an old view's number."""
 
     view: View
@@ -122,7 +124,7 @@ class NewView(Message):
 # Worker -> shard
 
 
-class Fetch(Message):
+class Fetch(Message, frozen=True):
     """Send me your block as it is after `round`."""
 
     view: int
@@ -132,7 +134,7 @@ class Fetch(Message):
     participants: tuple[int, ...]
 
 
-class Init(Message):
+class Init(Message, frozen=True):
     """The first values of a block."""
 
     view: int
@@ -142,7 +144,7 @@ class Init(Message):
     payload: bytes
 
 
-class Push(Message):
+class Push(Message, frozen=True):
     """My contribution to a block in a round (under asynchronous strategies: at my clock)."""
 
     view: int
@@ -157,8 +159,10 @@ class Push(Message):
     pull_ratio: float | None = None
 
 
-class Pull(Message):
-    """I contribute nothing to this round but need its result; under asynchronous strategies: what has changed for me?"""
+class Pull(Message, frozen=True):
+    """I contribute nothing to this round but need its result; under asynchronous strategies: what has changed for
+    me?
+    """
 
     view: int
     worker: int
@@ -168,7 +172,7 @@ class Pull(Message):
     pull_ratio: float | None = None
 
 
-class Handover(Message):
+class Handover(Message, frozen=True):
     """A leaver's residual, to be added to the next round."""
 
     view: int
@@ -182,13 +186,13 @@ class Handover(Message):
 # Shard -> worker
 
 
-class NeedInit(Message):
+class NeedInit(Message, frozen=True):
     """I hold no values yet: send me yours."""
 
     block: int
 
 
-class State(Message):
+class State(Message, frozen=True):
     """A block as all workers see it after `round`, in full."""
 
     view: int
@@ -199,7 +203,7 @@ class State(Message):
     """The last round to which the asking worker contributed, -1 for none."""
 
 
-class Update(Message):
+class Update(Message, frozen=True):
     """What a round changed in a block; to a contributor also the acknowledgement of its push."""
 
     block: int
@@ -208,7 +212,7 @@ class Update(Message):
     payload: bytes
 
 
-class Ack(Message):
+class Ack(Message, frozen=True):
     """Your push (or handover) is applied and safe."""
 
     block: int
@@ -218,20 +222,20 @@ class Ack(Message):
 # Coordinator <-> shard, and everybody for checkpoints
 
 
-class ViewSeen(Message):
+class ViewSeen(Message, frozen=True):
     """The shard has adopted a view."""
 
     shard: int
     number: int
 
 
-class SnapshotRequest(Message):
+class SnapshotRequest(Message, frozen=True):
     """Save yourself as you are; everybody is at rest."""
 
     snapshot: int
 
 
-class SnapshotPart(Message):
+class SnapshotPart(Message, frozen=True):
     """One core's share of a checkpoint has been handed to its host."""
 
     snapshot: int
@@ -241,23 +245,23 @@ class SnapshotPart(Message):
 # Host -> coordinator
 
 
-class Died(Message):
+class Died(Message, frozen=True):
     """A worker is gone without a word."""
 
     worker: int
 
 
-class Stop(Message):
+class Stop(Message, frozen=True):
     """Somebody wants the job to end with its next step."""
 
     reason: str
 
 
-class TakeSnapshot(Message):
+class TakeSnapshot(Message, frozen=True):
     """Somebody wants a checkpoint."""
 
 
-class Turn(Message):
+class Turn(Message, frozen=True):
     """Somebody turned knobs; they take effect at the next step decided on."""
 
     changes: dict[str, float | int | bool | None]

@@ -1,4 +1,6 @@
-"""One worker's copy of the model, held as flat vectors: parameters and gradients are views, so nothing is copied to be sent."""
+"""One worker's copy of the model, held as flat vectors: parameters and gradients are views, so nothing is copied to
+be sent.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysync.errors import TaskError
 from raysync.shard import Role
@@ -19,8 +21,8 @@ from raysync.tasks.workload import Workload
 class Replica:
     """Model, gradients and the worker's own optimizer.
 
-    `flat` is the live parameter vector. What else is shared at a synchronisation (float buffers, averaged moments) is the
-    vector `extras()`, made and loaded on demand.
+    `flat` is the live parameter vector. What else is shared at a synchronisation (float buffers, averaged moments)
+    is the vector `extras()`, made and loaded on demand.
     """
 
     def __init__(self, spec: JobSpec, workload: Workload, device: str = "cpu") -> None:
@@ -41,7 +43,9 @@ class Replica:
             raise TaskError(self.workload.name, "model() has no trainable parameters")
         wrong = {str(parameter.dtype) for parameter in self._parameters} - {"torch.float32"}
         if wrong:
-            raise TaskError(self.workload.name, f"model() has parameters of {', '.join(sorted(wrong))}; return it with .float()")
+            raise TaskError(
+                self.workload.name, f"model() has parameters of {', '.join(sorted(wrong))}; return it with .float()"
+            )
 
     def _bind(self) -> None:
         """Make every parameter and its gradient a view into the flat vectors."""
@@ -67,7 +71,9 @@ class Replica:
         return [self.optimizer.state[self.flat][name] for name in self._spec.optimizer.active_moments]
 
     def compute(self, indices: NDArray[np.int64], seed: int) -> float:
-        """Leave the mean gradient over the samples in `grad` and return their mean loss; `seed` drives dropout and the like."""
+        """Leave the mean gradient over the samples in `grad` and return their mean loss; `seed` drives dropout and
+        the like.
+        """
         torch.manual_seed(seed)
         self.model.train()
         self.grad.zero_()
@@ -94,7 +100,9 @@ class Replica:
 
     def extras(self) -> Tensor:
         """Return float buffers and shared moments as one vector."""
-        parts = [buffer.detach().reshape(-1).float() for buffer in self._buffers] + [moment.reshape(-1) for moment in self._shared_moments]
+        parts = [buffer.detach().reshape(-1).float() for buffer in self._buffers] + [
+            moment.reshape(-1) for moment in self._shared_moments
+        ]
         return torch.cat(parts) if parts else self.flat.new_empty(0)
 
     def load_extras(self, extras: Tensor) -> None:

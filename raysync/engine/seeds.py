@@ -1,4 +1,6 @@
-"""Seeds for everything random, derived from the job's seed and what it is for; never from how often something was called."""
+"""Seeds for everything random, derived from the job's seed and what it is for; never from how often something was
+called.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The shard core: owns blocks, collects pushes, closes rounds exactly once, answers whoever asks late.
 
-The host must make the state durable before it delivers what `handle` returned: what a shard has said, it still knows after a restart.
-A push that was lost with the process was never acknowledged, and its worker sends it again.
+The host must make the state durable before it delivers what `handle` returned: what a shard has said, it still
+knows after a restart. A push that was lost with the process was never acknowledged, and its worker sends it again.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Shard:
             ledger.fetches = {}
             if index in self.blocks:
                 seen_by = self.blocks[index].seen_by
-                self.blocks[index].seen_by = {worker: seen for worker, seen in seen_by.items() if worker in view.everyone}
+                self.blocks[index].seen_by = {
+                    worker: seen for worker, seen in seen_by.items() if worker in view.everyone
+                }
             sends += self._try_close(index)
         parked, self._parked = self._parked, []
         for message in parked:
@@ -109,7 +111,9 @@ class Shard:
 
     def _on_init(self, message: m.Init) -> list[m.Send]:
         if message.block not in self.blocks:
-            self.blocks[message.block] = ServerBlock(self.spec, message.block, Role(message.role), decode(message.payload))
+            self.blocks[message.block] = ServerBlock(
+                self.spec, message.block, Role(message.role), decode(message.payload)
+            )
         return self._answer_fetches(message.block)
 
     def _on_fetch(self, message: m.Fetch) -> list[m.Send]:
@@ -124,7 +128,9 @@ class Shard:
         return self._catch_up(message) + self._answer_fetches(message.block)
 
     def _catch_up(self, fetch: m.Fetch) -> list[m.Send]:
-        """Close what a newcomer waits for and nobody alive can contribute to; old hands bring up their rounds themselves."""
+        """Close what a newcomer waits for and nobody alive can contribute to; old hands bring up their rounds
+        themselves.
+        """
         ledger, sends = self.ledgers[fetch.block], []
         while ledger.round < fetch.round:
             before = ledger.round
@@ -154,7 +160,13 @@ class Shard:
         else:
             values, round = block.y, ledger.round
         applied = ledger.applied.get(fetch.worker, -1)
-        return m.State(view=self.view.number, block=fetch.block, round=round, payload=Identity().encode(values, 0), applied_round=applied)
+        return m.State(
+            view=self.view.number,
+            block=fetch.block,
+            round=round,
+            payload=Identity().encode(values, 0),
+            applied_round=applied,
+        )
 
     # Synchronous rounds
 
@@ -179,12 +191,17 @@ class Shard:
         if message.round <= ledger.round:
             return []
         if message.round != ledger.round + 1:
-            raise ProtocolError(self.address, f"block {message.block} is at round {ledger.round}, worker {message.worker} is at {message.round}")
+            raise ProtocolError(
+                self.address,
+                f"block {message.block} is at round {ledger.round}, worker {message.worker} is at {message.round}",
+            )
         ledger.participants = message.participants
         return self._try_close(message.block)
 
     def _try_close(self, index: int) -> list[m.Send]:
-        """Close the open round once everybody still here has pushed; what was pushed counts even if its sender has died since."""
+        """Close the open round once everybody still here has pushed; what was pushed counts even if its sender has
+        died since.
+        """
         ledger = self.ledgers[index]
         if ledger.participants is None or index not in self.blocks:
             return []
@@ -239,7 +256,10 @@ class Shard:
             "ledgers": {
                 index: {
                     "round": ledger.round,
-                    "updates": {key: msgspec.to_builtins(update, builtin_types=(bytes,)) for key, update in ledger.updates.items()},
+                    "updates": {
+                        key: msgspec.to_builtins(update, builtin_types=(bytes,))
+                        for key, update in ledger.updates.items()
+                    },
                     "applied": dict(ledger.applied),
                     "handed": list(ledger.handed),
                     "fetched": dict(ledger.fetched),
@@ -251,10 +271,15 @@ class Shard:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self.view = msgspec.convert(state["view"], View)
-        self.blocks = {index: ServerBlock.from_state(self.spec, index, block) for index, block in state["blocks"].items()}
+        self.blocks = {
+            index: ServerBlock.from_state(self.spec, index, block) for index, block in state["blocks"].items()
+        }
         self.ledgers = {}
         for index, saved in state["ledgers"].items():
             ledger = self.ledgers[index] = _Ledger()
             ledger.round, ledger.applied, ledger.handed = saved["round"], dict(saved["applied"]), list(saved["handed"])
             ledger.fetched = dict(saved["fetched"])
-            ledger.updates = {key: msgspec.convert(update, m.Update, builtin_types=(bytes,)) for key, update in saved["updates"].items()}
+            ledger.updates = {
+                key: msgspec.convert(update, m.Update, builtin_types=(bytes,))
+                for key, update in saved["updates"].items()
+            }

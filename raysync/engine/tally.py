@@ -22,7 +22,6 @@ class Tally:
         self.last_sync_step = -1
         self.local_steps = self.sync_steps = 0
         self.reads = self.staleness_sum = self.staleness_max = 0
-        self.low_clock = -1
         self.last_score: float | None = None
         self._sums: dict[str, dict[int, float]] = {name: {} for name in _SUMMED}
 
@@ -49,21 +48,30 @@ class Tally:
         for name in _SUMMED:
             self._sums[name] |= {worker: report.metrics[name] for worker, report in reports.items()}
         samples = sum(report.metrics["train/samples"] for report in reports.values())
-        loss = sum(report.metrics["train/loss"] * report.metrics["train/samples"] for report in reports.values()) / max(1.0, samples)
+        loss = sum(report.metrics["train/loss"] * report.metrics["train/samples"] for report in reports.values()) / max(
+            1.0, samples
+        )
         found = {
             "train/loss": loss,
             "train/samples": samples,
             **{name: sum(by_worker.values()) for name, by_worker in self._sums.items()},
-            "feedback/residual_norm": math.sqrt(sum(report.metrics["feedback/residual_norm"] ** 2 for report in reports.values())),
+            "feedback/residual_norm": math.sqrt(
+                sum(report.metrics["feedback/residual_norm"] ** 2 for report in reports.values())
+            ),
         }
         if self._asynchronous:
-            found |= {"staleness/max": float(self.staleness_max), "staleness/mean": self.staleness_sum / max(1, self.reads)}
+            found |= {
+                "staleness/max": float(self.staleness_max),
+                "staleness/mean": self.staleness_sum / max(1, self.reads),
+            }
         else:
             found |= {"sync/lssr": self.lssr, "sync/rounds": float(self.sync_steps)}
         if self.last_score is not None and math.isfinite(self.last_score):
             found["sync/grad_delta"] = self.last_score
         evaluated = [report.metrics for report in reports.values() if "eval/loss" in report.metrics]
-        return found | {name: value for metrics in evaluated for name, value in metrics.items() if name.startswith("eval/")}
+        return found | {
+            name: value for metrics in evaluated for name, value in metrics.items() if name.startswith("eval/")
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the books."""

@@ -1,7 +1,7 @@
 """The worker core: computes steps, obeys decisions, pushes and pulls blocks. It knows no network and no clock.
 
-The host calls `compute` whenever the phase is READY, hands every arriving message to `handle`, delivers what both return, and
-calls `retry` when nothing has come for a while: whatever was lost on the way is then said again.
+The host calls `compute` whenever the phase is READY, hands every arriving message to `handle`, delivers what both
+return, and calls `retry` when nothing has come for a while: whatever was lost on the way is then said again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from raysync.control.view import NO_VIEW, View
 from raysync.data import Sampler
 from raysync.engine import messages as m
+from raysync.engine.courier import Courier
 from raysync.engine.exchange import Exchange
 from raysync.engine.ports import Keep, Probe, keep_nothing, no_probe
 from raysync.engine.replica import Replica
@@ -58,14 +59,23 @@ class Worker:
     """One data-parallel worker."""
 
     def __init__(
-        self, worker: int, spec: JobSpec, workload: Workload, *, device: str = "cpu", probe: Probe = no_probe, keep: Keep = keep_nothing
+        self,
+        worker: int,
+        spec: JobSpec,
+        workload: Workload,
+        *,
+        device: str = "cpu",
+        probe: Probe = no_probe,
+        keep: Keep = keep_nothing,
     ) -> None:
         self.id, self.address = worker, m.worker_address(worker)
         self._submitted, self.spec = spec, spec
         self._probe, self._keep = probe, keep
         self.replica = Replica(spec, workload, device)
         self.exchange = Exchange(spec, self.replica)
-        self._sampler = Sampler(spec.data, workload.num_samples, spec.seed, workload.labels() if spec.data.label_skew else None)
+        self._sampler = Sampler(
+            spec.data, workload.num_samples, spec.seed, workload.labels() if spec.data.label_skew else None
+        )
         self._signal = getattr(spec.strategy, "signal", None)
         self._meter: Meter = self._signal.meter() if self._signal else Meter()
         self._direction: Tensor | None = None
@@ -104,7 +114,10 @@ class Worker:
         self._computed = True
         self._samples_since_sync += len(indices)
         self._probe("worker.computed")
-        stats = StepStats(self.replica.grad_sq(), self.replica.tensor_norms() if self._signal and self._signal.needs_tensor_norms else 0.0)
+        stats = StepStats(
+            self.replica.grad_sq(),
+            self.replica.tensor_norms() if self._signal and self._signal.needs_tensor_norms else 0.0,
+        )
         if self.spec.strategy.payload == "delta":
             self.replica.step(self.spec.lr_at(self.step))
         values = self._meter.observe(self._with_drift(stats), len(self.view.members))
@@ -124,7 +137,9 @@ class Worker:
         return [m.Send(m.COORDINATOR, m.Leave(worker=self.id))]
 
     def evaluate(self) -> dict[str, float]:
-        """Return the evaluation metrics of the model all workers see (of this replica, where they share only gradients)."""
+        """Return the evaluation metrics of the model all workers see (of this replica, where they share only
+        gradients).
+        """
         flat = self.replica.flat if self.spec.strategy.relays else self.exchange.visible
         return self.replica.evaluate(flat.clone(), self.exchange.visible_extras)
 
@@ -163,18 +178,21 @@ class Worker:
                 samples = self.replica.workload.num_samples
                 join = m.Join(worker=self.id, num_samples=samples, num_elements=self.exchange.num_elements, step=step)
                 return [m.Send(m.COORDINATOR, join)]
-            case Phase.FETCHING:
-                return [self._fetch(block) for block in sorted(self._waiting)]
+            case Phase.FETCHING if self._welcome is not None:
+                return self._courier().fetches(self._waiting, self._welcome)
             case Phase.DECIDING:
-                return [m.Send(m.COORDINATOR, msgspec.structs.replace(report, view=self.view.number)) for report in self._reports]
+                return [
+                    m.Send(m.COORDINATOR, msgspec.structs.replace(report, view=self.view.number))
+                    for report in self._reports
+                ]
             case Phase.ACKING:
-                return self._pushes(self.step, (), "gradient")
+                return self._push(self.step, (), "gradient")
             case Phase.SYNCING if self._decision is not None:
                 if self.id in self._decision.participants and not self.spec.strategy.asynchronous:
-                    return self._pushes(self._decision.round, self._decision.participants, self._decision.payload_kind)
-                return self._pulls(self._decision)
+                    return self._push(self._decision.round, self._decision.participants, self._decision.payload_kind)
+                return self._courier().pulls(self._waiting, self._decision)
             case Phase.HANDING:
-                return self._handovers()
+                return self._courier().handovers(self._waiting, 1 / (len(self.view.members) + 1))
             case Phase.PARTING:
                 return [m.Send(m.COORDINATOR, m.Farewell(worker=self.id, metrics=self._final_metrics))]
         return []
@@ -194,9 +212,7 @@ class Worker:
     def _on_need_init(self, message: m.NeedInit) -> list[m.Send]:
         if self.phase is not Phase.FETCHING:
             return []
-        block = self.exchange.blocks[message.block]
-        init = m.Init(view=self.view.number, worker=self.id, block=block.index, role=block.role.value, payload=self.exchange.initial(block))
-        return [self._to_shard(block.index, init)]
+        return [self._courier().init(message.block)]
 
     def _on_state(self, state: m.State) -> list[m.Send]:
         if self.phase is not Phase.FETCHING or state.view != self.view.number or state.block not in self._waiting:
@@ -292,7 +308,7 @@ class Worker:
 
     def _hand_over(self) -> list[m.Send]:
         self._enter(Phase.HANDING, {key[0] for key in self.exchange.feedback.residuals()})
-        return self._handovers() if self._waiting else self._part()
+        return self.retry() if self._waiting else self._part()
 
     def _on_ack(self, ack: m.Ack) -> list[m.Send]:
         if self.phase not in (Phase.ACKING, Phase.HANDING) or ack.block not in self._waiting:
@@ -316,72 +332,17 @@ class Worker:
         self._enter(Phase.PARTING)
         return self.retry()
 
-    # Messages to shards
-
-    def _fetch(self, block: int) -> m.Send:
-        assert self._welcome is not None
-        fetch = m.Fetch(
-            view=self.view.number, worker=self.id, block=block, round=self._welcome.round, participants=self._welcome.participants
-        )
-        return self._to_shard(block, fetch)
-
-    def _pushes(self, round: int, participants: tuple[int, ...], kind: PayloadKind) -> list[m.Send]:
-        sends = []
-        for index in sorted(self._waiting):
-            payload = self.exchange.payload(
-                self.exchange.blocks[index], round, kind, self.spec.compression.push, derive(self.spec.seed, "push", self.id, round, index)
-            )
-            push = m.Push(
-                view=self.view.number,
-                worker=self.id,
-                block=index,
-                round=round,
-                participants=participants,
-                payload=payload,
-                payload_kind=kind,
-                weight=float(self._samples_since_sync),
-                lr=self.spec.lr_at(self.step),
-                pull_ratio=self._pull_ratio,
-            )
-            sends.append(self._to_shard(index, push))
-            self.bytes_up += push.payload_bytes
-        return sends
-
-    def _pulls(self, decision: m.Decision) -> list[m.Send]:
-        return [
-            self._to_shard(
-                block,
-                m.Pull(
-                    view=self.view.number,
-                    worker=self.id,
-                    block=block,
-                    round=decision.round,
-                    participants=decision.participants,
-                    pull_ratio=self._pull_ratio,
-                ),
-            )
-            for block in sorted(self._waiting)
-        ]
-
-    def _handovers(self) -> list[m.Send]:
-        share = 1 / (len(self.view.members) + 1)
-        return [
-            self._to_shard(
-                block,
-                m.Handover(view=self.view.number, worker=self.id, block=block, share=share, payloads=self.exchange.residual_payloads(block)),
-            )
-            for block in sorted(self._waiting)
-        ]
-
-    def _to_shard(self, block: int, message: m.Message) -> m.Send:
-        return m.Send(m.shard_address(self.exchange.owners[block]), message)
-
-    @property
-    def _pull_ratio(self) -> float | None:
-        ratio = self.knobs.values.get("pull_ratio")
-        return None if ratio is None else float(ratio)
-
     # Small things
+
+    def _courier(self) -> Courier:
+        return Courier(self.id, self.view.number, self.spec, self.exchange)
+
+    def _push(self, round: int, participants: tuple[int, ...], kind: PayloadKind) -> list[m.Send]:
+        sends = self._courier().pushes(
+            self._waiting, round, participants, kind, float(self._samples_since_sync), self.spec.lr_at(self.step)
+        )
+        self.bytes_up += sum(send.message.payload_bytes for send in sends)
+        return sends
 
     def _on_snapshot(self, snapshot: int) -> list[m.Send]:
         if self.phase is not Phase.DECIDING:
@@ -402,7 +363,9 @@ class Worker:
 
     def _data_view(self) -> View:
         """The newest view that deals out this step's data; older ones are of no more use."""
-        ours = [index for index, view in enumerate(self._views) if view.start_step <= self.step and self.id in view.members]
+        ours = [
+            index for index, view in enumerate(self._views) if view.start_step <= self.step and self.id in view.members
+        ]
         self._views = self._views[ours[-1] :]
         return self._views[0]
 
@@ -411,9 +374,13 @@ class Worker:
             return stats
         drift = self.replica.flat - self.exchange.visible
         if self._direction is None:
-            noise = torch.randn(len(drift), generator=torch.Generator().manual_seed(derive(self.spec.seed, "direction")))
+            noise = torch.randn(
+                len(drift), generator=torch.Generator().manual_seed(derive(self.spec.seed, "direction"))
+            )
             self._direction = noise / noise.norm()
-        return StepStats(stats.grad_sq, stats.tensor_norms, float(torch.dot(drift, drift)), float(torch.dot(drift, self._direction)))
+        return StepStats(
+            stats.grad_sq, stats.tensor_norms, float(torch.dot(drift, drift)), float(torch.dot(drift, self._direction))
+        )
 
     def _step_metrics(self, loss: float, samples: int) -> dict[str, float]:
         metrics = {
@@ -428,7 +395,9 @@ class Worker:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything this worker is while it waits for a decision: the only moment at which checkpoints are taken."""
+        """Return everything this worker is while it waits for a decision: the only moment at which checkpoints are
+        taken.
+        """
         if self.phase is not Phase.DECIDING:
             raise ProtocolError(self.address, f"its state cannot be saved in phase {self.phase.value}")
         return {

@@ -1,4 +1,6 @@
-"""An optimizer is a frozen value that builds a torch optimizer over one flat tensor; all members act element by element."""
+"""An optimizer is a frozen value that builds a torch optimizer over one flat tensor; all members act element by
+element.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Optimizer(Value):
         raise NotImplementedError
 
     def state(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the state torch would hold after zero steps, so that it can be saved, averaged and reset at any time."""
+        """Return the state torch would hold after zero steps, so that it can be saved, averaged and reset at any
+        time.
+        """
         import torch
 
         return {name: torch.zeros_like(flat) for name in self.active_moments}

@@ -1,10 +1,12 @@
-"""The flat vector cut into blocks: by bytes, in order, never across two roles; the cut stays the same for the whole job."""
+"""The flat vector cut into blocks: by bytes, in order, never across two roles; the cut stays the same for the whole
+job.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 
 class Role(str, Enum):
@@ -18,7 +20,8 @@ class Role(str, Enum):
     """State of the workers' own optimizers, where the job averages it: averaged."""
 
 
-class Block(NamedTuple):
+@dataclass(frozen=True)
+class Block:
     """A stretch of the flat vector that is encoded, sent and owned as one piece."""
 
     index: int

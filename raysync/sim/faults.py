@@ -28,10 +28,26 @@ POINTS = (
     "coordinator.saved",
     "coordinator.sending",
 )
-"""Where a process can be killed. `saved`: the state is durable, nothing is sent yet. `sending`: one message is out, the rest is not."""
+"""Where a process can be killed. `saved`: the state is durable, nothing is sent yet. `sending`: one message is out,
+the rest is not.
+"""
 
 MESSAGES = (
-    *("Join", "Report", "Leave", "Farewell", "Welcome", "Decision", "Goodbye", "NewView", "Fetch", "Init", "Push", "Pull", "Handover"),
+    *(
+        "Join",
+        "Report",
+        "Leave",
+        "Farewell",
+        "Welcome",
+        "Decision",
+        "Goodbye",
+        "NewView",
+        "Fetch",
+        "Init",
+        "Push",
+        "Pull",
+        "Handover",
+    ),
     *("NeedInit", "State", "Update", "Ack", "ViewSeen", "SnapshotRequest", "SnapshotPart"),
 )
 """The messages that can be lost, doubled, delayed or overtaken."""
@@ -85,5 +101,7 @@ def random_faults(seed: int, count: int, horizon: int) -> tuple[Fault, ...]:
         worker_points = tuple(point for point in POINTS if point.startswith("worker."))
         places = {"kill": POINTS, "suspect": worker_points}.get(action, MESSAGES)
         delay_s = round(generator.choice((0.02, 0.1, 0.5, 2.0)) * generator.uniform(0.5, 1.5), 3)
-        faults.append(Fault(action=action, where=generator.choice(places), nth=generator.randint(1, horizon), delay_s=delay_s))
+        faults.append(
+            Fault(action=action, where=generator.choice(places), nth=generator.randint(1, horizon), delay_s=delay_s)
+        )
     return tuple(faults)

@@ -152,7 +152,9 @@ class Simulation:
             self._deliver_all(core.address, core.leave())
 
     def kill(self, address: str, down_s: float = 0.3) -> None:
-        """End a core's process; it comes back after `down_s`, a worker as a new one, the others from their durable state."""
+        """End a core's process; it comes back after `down_s`, a worker as a new one, the others from their durable
+        state.
+        """
         core = self.cores.pop(address, None)
         if isinstance(core, Worker):
             self._tell_coordinator(m.Died(worker=core.id), _DETECT_S)
@@ -188,7 +190,9 @@ class Simulation:
 
     def _new_worker(self, worker: int) -> Worker:
         address = m.worker_address(worker)
-        return Worker(worker, self.spec, self.workload, probe=lambda point: self._probe(address, point), keep=self._keep)
+        return Worker(
+            worker, self.spec, self.workload, probe=lambda point: self._probe(address, point), keep=self._keep
+        )
 
     def _new_shard(self, shard: int) -> Shard:
         address = m.shard_address(shard)
@@ -210,7 +214,11 @@ class Simulation:
         raise Crash(fault)
 
     def _restart(self, address: str) -> None:
-        core = self._new_coordinator() if address == m.COORDINATOR else self._new_shard(int(address.removeprefix("shard/")))
+        core = (
+            self._new_coordinator()
+            if address == m.COORDINATOR
+            else self._new_shard(int(address.removeprefix("shard/")))
+        )
         self.cores[address] = core
         if address in self._durable:
             core.load_state_dict(self._durable[address])
@@ -243,7 +251,9 @@ class Simulation:
         action()
 
     def _run(self, address: str, action: Callable[[], list[m.Send]]) -> None:
-        """Let a core act, make what it now knows durable, then send what it says; or end it where the injector struck."""
+        """Let a core act, make what it now knows durable, then send what it says; or end it where the injector
+        struck.
+        """
         core = self.cores[address]
         role = address.split("/")[0]
         try:
@@ -377,12 +387,23 @@ class Simulation:
         )
 
     def _describe(self) -> str:
-        workers = ", ".join(f"{worker.address} {worker.phase.value} at step {worker.step}" for worker in self.workers.values())
-        down = [address for address in (m.COORDINATOR, *map(m.shard_address, range(self.spec.scale.shards))) if address not in self.cores]
-        return f"at {self.now_s:.2f} s: {workers or 'no workers'}; down: {', '.join(down) or 'nothing'}; next step {self.coordinator.next_step}"
+        workers = ", ".join(
+            f"{worker.address} {worker.phase.value} at step {worker.step}" for worker in self.workers.values()
+        )
+        down = [
+            address
+            for address in (m.COORDINATOR, *map(m.shard_address, range(self.spec.scale.shards)))
+            if address not in self.cores
+        ]
+        return (
+            f"at {self.now_s:.2f} s: {workers or 'no workers'}; down: {', '.join(down) or 'nothing'}; "
+            f"next step {self.coordinator.next_step}"
+        )
 
 
 def check_runnable(spec: JobSpec) -> None:
     """Refuse what the data-parallel engine does not run."""
     if spec.strategy.kind == "async_sparse" or spec.scale.stages > 1:
-        raise ProtocolError("engine", f"strategy {spec.strategy.kind!r} with {spec.scale.stages} stage(s) needs the pipeline runtime")
+        raise ProtocolError(
+            "engine", f"strategy {spec.strategy.kind!r} with {spec.scale.stages} stage(s) needs the pipeline runtime"
+        )

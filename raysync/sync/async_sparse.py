@@ -1,8 +1,9 @@
-"""`async_sparse`: a rotating part of the weights is averaged between replicas and lands `delay_steps` late, EMA-corrected.
+"""`async_sparse`: a rotating part of the weights is averaged between replicas and lands `delay_steps` late, EMA-
+corrected.
 
-AsyncMesh (Ajanthan et al. 2026). With c = ceil(1 / sparse_fraction) parts and k = floor(delay_steps / c) overlapping flights of one
-coordinate, the replicas' disagreement obeys e[n+1] = e[n] - (1 - beta) e[n-k], which is stable iff
-1 - beta < 2 sin(pi / (2 (2k + 1))).
+AsyncMesh (Ajanthan et al. 2026). With c = ceil(1 / sparse_fraction) parts and k = floor(delay_steps / c)
+overlapping flights of one coordinate, the replicas' disagreement obeys e[n+1] = e[n] - (1 - beta) e[n-k], which is
+stable iff 1 - beta < 2 sin(pi / (2 (2k + 1))).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class AsyncSparse(Strategy):
         limit = 2 * math.sin(math.pi / (2 * (2 * flights + 1)))
         if 1 - self.ema_beta >= limit:
             raise ValueError(
-                f"sparse_fraction={self.sparse_fraction} with delay_steps={self.delay_steps} puts {flights} flights of a weight "
-                f"in the air at once and diverges unless ema_beta > {1 - limit:.3f} (got {self.ema_beta}); raise ema_beta, or keep "
-                f"sparse_fraction * delay_steps below 1 (sparse_fraction < {1 / max(1, self.delay_steps):.3g})"
+                f"sparse_fraction={self.sparse_fraction} with delay_steps={self.delay_steps} puts {flights} flights of "
+                f"a weight in the air at once and diverges unless ema_beta > {1 - limit:.3f} (got {self.ema_beta}); "
+                f"raise ema_beta, or keep sparse_fraction * delay_steps below 1 (sparse_fraction < {1 / max(1, self.delay_steps):.3g})"
             )
         return self

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 def may_read(clock: int, pushed: Mapping[int, int], bound: int) -> tuple[bool, str]:
     """Return whether a worker may read the parameters for `clock`, and why.
 
-    `pushed` maps every live worker to the last clock whose update the server holds (-1 for none). Reading for clock c needs
-    all updates of clocks 0 .. c - bound - 1.
+    `pushed` maps every live worker to the last clock whose update the server holds (-1 for none). Reading for clock
+    c needs all updates of clocks 0 .. c - bound - 1.
     """
     slowest = min(pushed, key=lambda worker: (pushed[worker], worker))
     needed = clock - bound - 1

@@ -1,4 +1,6 @@
-"""`bsp`: bulk-synchronous; every step the mean gradient goes through the user's optimizer, which lives on the server."""
+"""`bsp`: bulk-synchronous; every step the mean gradient goes through the user's optimizer, which lives on the
+server.
+"""
 
 from __future__ import annotations
 

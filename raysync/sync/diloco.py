@@ -1,6 +1,7 @@
 """`diloco`: H local steps with the user's optimizer, then an outer Nesterov step on the mean displacement.
 
-Douillard et al. 2023. Outer gradient = visible - mean(local), lr 0.7, momentum 0.9; `local_sgd` is the case lr 1, momentum 0.
+Douillard et al. 2023. Outer gradient = visible - mean(local), lr 0.7, momentum 0.9; `local_sgd` is the case lr 1,
+momentum 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`fedavg`: every E epochs a random fraction C of the workers is averaged, weighted by samples; all adopt the mean.
 
-E follows the SelSync paper: 0.25 means four averagings per pass over the data. Workers that were not drawn train on as well, but
-what they did since the last averaging is dropped with their old parameters, as if they had sat the round out.
+E follows the SelSync paper: 0.25 means four averagings per pass over the data. Workers that were not drawn train on
+as well, but what they did since the last averaging is dropped with their old parameters, as if they had sat the
+round out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class FedAvg(Strategy):
         if context.since_sync < interval:
             return Choice(False, f"{context.since_sync} of {interval} local steps done")
         drawn = self._draw(context)
-        return Choice(True, f"{interval} local steps done; averaging {len(drawn)} of {len(context.members)} workers", drawn)
+        return Choice(
+            True, f"{interval} local steps done; averaging {len(drawn)} of {len(context.members)} workers", drawn
+        )
 
     def _draw(self, context: StepContext) -> tuple[int, ...]:
         count = max(1, int(self.participation * len(context.members)))

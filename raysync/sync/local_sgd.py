@@ -1,6 +1,7 @@
 """`local_sgd`: parameters are averaged every H steps; post-local switch and the quadratic rule (QSR) as options.
 
-QSR (Gu et al., ICLR 2024): H = max(sync_every, floor((qsr_alpha / lr)^2)), recomputed only right after an averaging.
+QSR (Gu et al., ICLR 2024): H = max(sync_every, floor((qsr_alpha / lr)^2)), recomputed only right after an
+averaging.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`selsync`: synchronise only when some worker's gradient has changed enough (Tyagi & Swany, CLUSTER 2023).
 
-Each worker's meter turns its own gradient into a number; the step synchronises when the score made of all of them is at least `delta`.
-With `grad_change` that is Delta = |E[n_i] - E[n_{i-1}]| / E[n_{i-1}], n the squared norm and E a windowed moving average, and the
-score is the largest Delta. delta = 0 synchronises always, delta = inf never.
+Each worker's meter turns its own gradient into a number; the step synchronises when the score made of all of them
+is at least `delta`. With `grad_change` that is Delta = |E[n_i] - E[n_{i-1}]| / E[n_{i-1}], n the squared norm and E
+a windowed moving average, and the score is the largest Delta. delta = 0 synchronises always, delta = inf never.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class SelSync(Strategy):
     delta: float = Field(default=0.3, ge=0)
     """The threshold; 0 synchronises at every step, inf at none."""
     aggregate: Literal["parameters", "gradients"] = "parameters"
-    """Average parameters after the local step (the paper's choice), or gradients, which leaves replicas where they are."""
+    """Average parameters after the local step (the paper's choice), or gradients, which leaves replicas where they
+    are.
+    """
     overlap: bool = False
     """Decide from the previous step's signals, so that no worker waits for the answer."""
     signal: Annotated[AnySignal, Field(discriminator="kind")] = GradChange()
@@ -47,7 +49,9 @@ class SelSync(Strategy):
         if self.max_interval is not None and self.max_interval < self.min_interval:
             raise ValueError(f"max_interval={self.max_interval} must be >= min_interval={self.min_interval}")
         if self.target_lssr is not None and not (self.signal.has_threshold and 0 < self.delta < math.inf):
-            raise ValueError("target_lssr needs a signal with a threshold and a finite starting delta > 0, for example delta: 0.3")
+            raise ValueError(
+                "target_lssr needs a signal with a threshold and a finite starting delta > 0, for example delta: 0.3"
+            )
         return self
 
     @property
@@ -71,9 +75,13 @@ class SelSync(Strategy):
         fired, compared = self.signal.fires(score, delta)
         memory = {"delta": self._adapt(delta, fired)} if self.target_lssr is not None else {}
         if context.since_sync < self.min_interval:
-            return Choice(False, f"{context.since_sync} steps since the last, at least {self.min_interval}", None, score, memory)
+            return Choice(
+                False, f"{context.since_sync} steps since the last, at least {self.min_interval}", None, score, memory
+            )
         if self.max_interval is not None and context.since_sync >= self.max_interval:
-            return Choice(True, f"{context.since_sync} steps since the last, at most {self.max_interval}", None, score, memory)
+            return Choice(
+                True, f"{context.since_sync} steps since the last, at most {self.max_interval}", None, score, memory
+            )
         return Choice(fired, compared, None, score, memory)
 
     def _adapt(self, delta: float, fired: bool) -> float:

@@ -1,7 +1,9 @@
-"""`ssp`: stale-synchronous parallel (Ho et al. 2013); a push is applied on arrival and a read may be stale, within a bound.
+"""`ssp`: stale-synchronous parallel (Ho et al. 2013); a push is applied on arrival and a read may be stale, within
+a bound.
 
 A worker about to compute clock c may read once every live worker has pushed clock c - s - 1; s = 0 is lock-step.
-Each push steps the user's optimizer, which lives on the server, at lr / N: N pushes move the model as far as one `bsp` step.
+Each push steps the user's optimizer, which lives on the server, at lr / N: N pushes move the model as far as one
+`bsp` step.
 """
 
 from __future__ import annotations

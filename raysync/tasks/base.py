@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from raysync.value import Value
@@ -74,6 +75,6 @@ def mlp(sizes: Sequence[int]) -> nn.Sequential:
     from torch import nn
 
     layers: list[nn.Module] = []
-    for fan_in, fan_out in zip(sizes, sizes[1:], strict=False):
+    for fan_in, fan_out in pairwise(sizes):
         layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])

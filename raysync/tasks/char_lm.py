@@ -79,7 +79,9 @@ class CharLM(TaskSpec):
         part = text[int(start * len(text)) : int(stop * len(text))]
         count = len(part) // length
         if count == 0:
-            raise TaskError("char_lm", f"a corpus of {len(text)} bytes is too short for context {self.context}; give a longer file")
+            raise TaskError(
+                "char_lm", f"a corpus of {len(text)} bytes is too short for context {self.context}; give a longer file"
+            )
         return TensorDataset(torch.frombuffer(bytearray(part[: count * length]), dtype=torch.uint8).view(count, length))
 
 
@@ -91,7 +93,9 @@ def read_corpus(path: str | None, limit: int) -> bytes:
             with open(path, "rb") as file:
                 return file.read(limit)
         except OSError as error:
-            raise TaskError("char_lm", f"corpus {path!r} cannot be read: {error.strerror}; set task.corpus to a text file") from error
+            raise TaskError(
+                "char_lm", f"corpus {path!r} cannot be read: {error.strerror}; set task.corpus to a text file"
+            ) from error
     text = b""
     for source in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         text += source.read_bytes()

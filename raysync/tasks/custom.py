@@ -27,12 +27,17 @@ class Custom(TaskSpec):
         try:
             module = importlib.import_module(module_name)
         except ImportError as error:
-            raise TaskError(self.entrypoint, f"cannot be imported ({error}); is its package installed or in the job's working_dir?") from error
+            raise TaskError(
+                self.entrypoint, f"cannot be imported ({error}); is its package installed or in the job's working_dir?"
+            ) from error
         make = getattr(module, name, None)
         if not callable(make):
             raise TaskError(self.entrypoint, f"module {module_name} has no callable {name!r}")
         task = make(**self.args)
         missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
         if missing:
-            raise TaskError(self.entrypoint, f"returned a {type(task).__name__} without {', '.join(missing)}; a task has {', '.join(_REQUIRED)}")
+            raise TaskError(
+                self.entrypoint,
+                f"returned a {type(task).__name__} without {', '.join(missing)}; a task has {', '.join(_REQUIRED)}",
+            )
         return cast(Task, task)

@@ -34,7 +34,9 @@ class Layer(nn.Module):
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads, dropout)
         self.norm2 = nn.LayerNorm(width)
-        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout))
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))

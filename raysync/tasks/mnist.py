@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-_FILES = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), "eval": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")}
+_FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "eval": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
 _MAX_BYTES = 2**30
 
 
@@ -52,7 +55,10 @@ class MNIST(Classification):
 
         images, labels = (read_idx(self._path(part, index))[:limit] for index in (0, 1))
         if len(images) != len(labels):
-            raise TaskError("mnist", f"the {part} files hold {len(images)} images but {len(labels)} labels; get both from one source")
+            raise TaskError(
+                "mnist",
+                f"the {part} files hold {len(images)} images but {len(labels)} labels; get both from one source",
+            )
         pixels = (torch.from_numpy(images.reshape(len(images), -1).copy()).float() / 255 - 0.1307) / 0.3081
         return TensorDataset(pixels, torch.from_numpy(labels.copy()).long())
 
@@ -62,7 +68,10 @@ class MNIST(Classification):
         for candidate in (Path(self.folder) / alternative for alternative in alternatives):
             if candidate.is_file():
                 return candidate
-        raise TaskError("mnist", f"{name} (or {name}.gz) is not in folder {self.folder!r}; set task.folder to where the IDX files lie")
+        raise TaskError(
+            "mnist",
+            f"{name} (or {name}.gz) is not in folder {self.folder!r}; set task.folder to where the IDX files lie",
+        )
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -85,5 +94,8 @@ def read_idx(path: Path) -> np.ndarray:
     for size in shape:
         wanted *= size
     if len(body) != wanted:
-        raise TaskError("mnist", f"{path.name} holds {len(body)} bytes but its header {shape} needs {wanted}: it is cut short or damaged")
+        raise TaskError(
+            "mnist",
+            f"{path.name} holds {len(body)} bytes but its header {shape} needs {wanted}: it is cut short or damaged",
+        )
     return np.frombuffer(body, np.uint8).reshape(shape)

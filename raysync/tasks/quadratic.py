@@ -1,4 +1,5 @@
-"""`quadratic`: loss(w) = mean over samples a of 1/2 sum_j h_j (w_j - a_j)^2; every quantity is known in closed form.
+"""`quadratic`: loss(w) = mean over samples a of 1/2 sum_j h_j (w_j - a_j)^2; every quantity is known in closed
+form.
 
 The minimum of the training loss is the mean of the samples; curvatures h run from 1 down to 1 / `condition`.
 """

@@ -1,7 +1,8 @@
 """`divergence`: how far the replicas have drifted apart, the quantity that averaging repairs (FDA, EDBT 2025).
 
-With u_k = w_k - w_sync and xi the unit vector between the last two synchronised points, the score
-S = mean ||u_k||^2 - (mean <xi, u_k>)^2 over-estimates the variance mean ||u_k||^2 - ||mean u_k||^2, so no needed synchronisation is missed.
+With u_k = w_k - w_sync and xi the unit vector between the last two synchronised points, the score S = mean
+||u_k||^2 - (mean <xi, u_k>)^2 over-estimates the variance mean ||u_k||^2 - ||mean u_k||^2, so no needed
+synchronisation is missed.
 """
 
 from __future__ import annotations

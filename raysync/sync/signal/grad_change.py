@@ -1,7 +1,8 @@
 """`grad_change`: the relative change of the smoothed gradient norm, SelSync's own signal.
 
-Smoothing is the authors' windowed average: the last W values with weights (1 - alpha)^k, k = 1 for the newest, normalised.
-Which comes first, smoothing or change, decides how often it fires; the paper smooths the norm, then takes the change.
+Smoothing is the authors' windowed average: the last W values with weights (1 - alpha)^k, k = 1 for the newest,
+normalised. Which comes first, smoothing or change, decides how often it fires; the paper smooths the norm, then
+takes the change.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from raysync.sync.signal.base import Meter, Signal, StepStats
 
 
 class GradChange(Signal):
-    """Delta = |E[n_i] - E[n_{i-1}]| / E[n_{i-1}]; the score is the largest over the workers, so any one can call a synchronisation."""
+    """Delta = |E[n_i] - E[n_{i-1}]| / E[n_{i-1}]; the score is the largest over the workers, so any one can call a
+    synchronisation.
+    """
 
     kind: Literal["grad_change"] = "grad_change"
     norm: Literal["squared", "l2", "tensor_sum"] = "squared"
-    """n: the squared norm (paper's formula), the norm (paper's text), or the sum of the tensors' norms (released code)."""
+    """n: the squared norm (paper's formula), the norm (paper's text), or the sum of the tensors' norms (released
+    code).
+    """
     order: Literal["smooth_change", "change_smooth", "smooth_change_smooth"] = "smooth_change"
     """Smooth then change (paper), change then smooth, or smooth, change and smooth again (released code)."""
     window: int = Field(default=25, ge=1)
@@ -55,12 +60,16 @@ class GradMeter(Meter):
     def observe(self, stats: StepStats, num_workers: int) -> tuple[float]:
         signal = self._signal
         alpha = signal.alpha if signal.alpha is not None else min(1.0, num_workers / 100)
-        self._norms.append({"squared": stats.grad_sq, "l2": math.sqrt(stats.grad_sq), "tensor_sum": stats.tensor_norms}[signal.norm])
+        self._norms.append(
+            {"squared": stats.grad_sq, "l2": math.sqrt(stats.grad_sq), "tensor_sum": stats.tensor_norms}[signal.norm]
+        )
         norms = list(self._norms)
         if signal.order == "change_smooth":
             change = relative_change(norms[-2:])
         else:
-            smoothed = [ewma(norms[max(0, end - signal.window) : end], alpha) for end in (len(norms) - 1, len(norms)) if end > 0]
+            smoothed = [
+                ewma(norms[max(0, end - signal.window) : end], alpha) for end in (len(norms) - 1, len(norms)) if end > 0
+            ]
             change = relative_change(smoothed)
         if signal.order == "smooth_change":
             return (change,)
@@ -86,7 +95,9 @@ def ewma(values: Sequence[float], alpha: float) -> float:
 
 
 def relative_change(pair: Sequence[float]) -> float:
-    """Return |new - old| / old; infinite, which calls for a synchronisation, where there is no old or it is zero or not finite."""
+    """Return |new - old| / old; infinite, which calls for a synchronisation, where there is no old or it is zero or
+    not finite.
+    """
     if len(pair) < 2 or pair[0] == 0 or not all(map(math.isfinite, pair)):
         return math.inf
     return abs(pair[1] - pair[0]) / pair[0]

@@ -1,4 +1,6 @@
-"""`random`: fires with a fixed probability, whatever the gradients do; the control that shows whether timing matters."""
+"""`random`: fires with a fixed probability, whatever the gradients do; the control that shows whether timing
+matters.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,38 @@
+# Every command makes what it needs: `make demo` and `make test` work on a fresh machine with Python >= 3.10.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test check bench faults clean
+
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: $(STAMP) ## Train digits under every strategy; print the table, save the chart in out/
+	$(BIN)/python -m tests.bench.demo
+
+test: $(STAMP) ## Run all tests
+	$(BIN)/python -m pytest -n 2
+
+check: $(STAMP) ## Lint, types, import direction
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_imports.py
+
+bench: $(STAMP) ## Run the benchmarks; each prints JSON lines
+	$(BIN)/python -m tests.bench
+
+faults: $(STAMP) ## Break the simulator on purpose: make faults COUNT=10000, or SEED=17 to see one schedule again
+	$(BIN)/python -m tests.faults $(if $(SEED),--seed $(SEED),--count $(or $(COUNT),10000))
+
+clean: ## Remove the environment and all outputs
+	rm -rf $(VENV) out build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "raysync needs Python 3.10 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
+	@touch $(STAMP)

@@ -1,0 +1,61 @@
+"""The knobs of a running job: what is in force, what waits for the next decision, and the job they make together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from raysync.engine.plain import Fields, dump, load
+from raysync.knobs import Knobs, apply_knobs, initial_knobs, turn
+from raysync.spec import JobSpec
+
+
+class KnobBoard:
+    """Checks changes when they come, applies them when a step is decided on."""
+
+    _FIELDS: ClassVar[Fields] = {"knobs": Knobs, "_waiting": list[dict[str, Any]]}
+
+    def __init__(self, submitted: JobSpec) -> None:
+        self._submitted = submitted
+        self.knobs = initial_knobs(submitted)
+        self.spec = submitted
+        """The job with the knobs now in force."""
+        self._waiting: list[dict[str, Any]] = []
+
+    def turn(self, changes: Mapping[str, Any], expected_version: int | None) -> Knobs:
+        """Accept changes for the next decision and return the knobs they will make; raise if they cannot be."""
+        turned = turn(self._submitted, self._ahead(), changes, expected_version)
+        self._waiting.append(dict(changes))
+        return turned
+
+    def apply(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Put what waits in force; return each change as its values before and after."""
+        changed = []
+        for changes in self._waiting:
+            before = {name: self.knobs.values[name] for name in changes}
+            self.knobs = turn(self._submitted, self.knobs, changes)
+            changed.append((before, {name: self.knobs.values[name] for name in changes}))
+        if changed:
+            self.spec = apply_knobs(self._submitted, self.knobs)
+        self._waiting = []
+        return changed
+
+    @property
+    def paused(self) -> bool:
+        """Whether decisions are held back: the pause is in force and nothing that waits ends it."""
+        return bool(self.knobs.values["pause"]) and bool(self._ahead().values["pause"])
+
+    def _ahead(self) -> Knobs:
+        knobs = self.knobs
+        for changes in self._waiting:
+            knobs = turn(self._submitted, knobs, changes)
+        return knobs
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the knobs as plain data."""
+        return dump(self, self._FIELDS)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        load(self, self._FIELDS, state)
+        self.spec = apply_knobs(self._submitted, self.knobs)

@@ -1,0 +1,1 @@
+"""Benchmarks: each prints what it measured, with ratios taken in one run."""

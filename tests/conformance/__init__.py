@@ -1,0 +1,1 @@
+"""Laws every member of a family obeys; members are read from the unions."""

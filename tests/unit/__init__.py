@@ -1,0 +1,1 @@
+"""Unit tests, named after what they test."""
