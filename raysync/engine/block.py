@@ -88,9 +88,7 @@ class ServerBlock:
             decode_add(payload, self._legacy[kind], handover.share)
 
     def _move(self, mean: Tensor, lr: float | None) -> None:
-        """Let the outer optimizer act: x = outer(x, mean): a step along a gradient, or towards a displacement; buffers and moments are simply
-        averaged.
-        """
+        """Let the outer optimizer step along a gradient or towards a displacement; the rest is simply averaged."""
         if self.role is not Role.PARAMETER:
             self.x.add_(mean)
             return

@@ -34,6 +34,7 @@ class Coordinator:
         "round": int,
         "next_step": int,
         "ended": bool,
+        "_final_seen": bool,
         "_stop_reason": str | None,
         "_round_participants": tuple[int, ...],
         "_reports": dict[int, dict[int, m.Report]],
@@ -56,6 +57,8 @@ class Coordinator:
         """The next step to decide about (asynchronous: unused)."""
         self.ended = False
         """The last decision has been made; workers finish and part."""
+        self._final_seen = False
+        """Somebody has seen the last round, so it is not lost with the workers."""
         self._stop_reason: str | None = None
         self._round_participants: tuple[int, ...] = ()
         self._reports: dict[int, dict[int, m.Report]] = {}
@@ -81,7 +84,7 @@ class Coordinator:
     @property
     def finished(self) -> bool:
         """Whether the job has ended and every worker has said farewell."""
-        return self.ended and self.membership.all_parted
+        return self._final_seen and self.membership.all_parted
 
     # What the host calls
 
@@ -318,13 +321,13 @@ class Coordinator:
         return sends
 
     def _on_died(self, worker: int) -> list[m.Send]:
-        self.membership.joining.pop(worker, None)
-        if worker not in self.view.everyone:
+        if not self.membership.declare_dead(worker):
             return []
         start_step = self.gate.low_clock + 1 if self._asynchronous else self.next_step + 1
         return self._change_view(max(start_step, self.view.start_step), gone=(worker,))
 
     def _on_farewell(self, farewell: m.Farewell) -> list[m.Send]:
+        self._final_seen = self._final_seen or farewell.finished
         if self.membership.part(farewell.worker) and farewell.metrics:
             self.log.add("metrics", self.spec.budget.steps, self.knobs.version, farewell.metrics, farewell.worker)
         return [m.Send(m.worker_address(farewell.worker), m.Goodbye())]

@@ -23,6 +23,7 @@ class Membership:
         "first_steps": dict[int, int],
         "wants_out": list[int],
         "_welcomes": dict[int, m.Welcome],
+        "_tickets": dict[int, int],
         "_parted": list[int],
         "_unseen": list[int],
     }
@@ -36,13 +37,15 @@ class Membership:
         """The first step of each member."""
         self.wants_out: list[int] = []
         self._welcomes: dict[int, m.Welcome] = {}
+        self._tickets: dict[int, int] = {}
+        """How often each worker has been declared dead."""
         self._parted: list[int] = []
         self._unseen: list[int] = []
 
     @property
     def all_parted(self) -> bool:
         """Whether everybody has said farewell."""
-        return bool(self.view.members) and {*self.view.everyone} <= {*self._parted}
+        return {*self.view.everyone} <= {*self._parted}
 
     def active(self, step: int) -> tuple[int, ...]:
         """Return the members that take part in a step."""
@@ -58,12 +61,21 @@ class Membership:
                 f"{self.num_elements}; model() and train_data() must give every worker the same",
             )
         self.num_samples, self.num_elements = brought
+        ticket = self._tickets.get(join.worker, 0)
+        if join.ticket != ticket:
+            return [m.Send(m.worker_address(join.worker), m.AskAgain(ticket=ticket))]
         welcome = self._welcomes.get(join.worker)
         if welcome is not None:
             return [m.Send(m.worker_address(join.worker), msgspec.structs.replace(welcome, view=self.view))]
         if join.worker not in self.view.everyone:
             self.joining[join.worker] = join
         return []
+
+    def declare_dead(self, worker: int) -> bool:
+        """Take note of a death; return whether the view must change for it."""
+        self._tickets[worker] = self._tickets.get(worker, 0) + 1
+        self.joining.pop(worker, None)
+        return worker in self.view.everyone
 
     def ask_out(self, worker: int) -> None:
         """Take note of somebody who wants out."""
@@ -76,7 +88,7 @@ class Membership:
 
     def part(self, worker: int) -> bool:
         """Take note of a farewell; return whether it is the first from this worker."""
-        if worker not in self.view.everyone or worker in self._parted:
+        if worker in self._parted:
             return False
         self._parted.append(worker)
         return True

@@ -53,6 +53,8 @@ class Join(Message, frozen=True):
     """Length of the flat vector: all workers must agree."""
     step: int = 0
     """The first step this worker has not yet contributed to."""
+    ticket: int = 0
+    """How often this worker has been declared dead, as it was told; an echo of a dead worker does not know."""
 
 
 class Report(Message, frozen=True):
@@ -75,6 +77,8 @@ class Farewell(Message, frozen=True):
     """I am done: the job has ended for me, or I have left and handed over what I had not sent."""
 
     worker: int
+    finished: bool
+    """Whether the sender has seen the job's last round."""
     metrics: dict[str, float]
 
 
@@ -92,6 +96,12 @@ class Welcome(Message, frozen=True):
     """Who contributes to `round`, in case a shard has not heard of it."""
     finished: bool = False
     """The job has made its last step; fetch and rest."""
+
+
+class AskAgain(Message, frozen=True):
+    """You were taken for dead; if you are not, ask again with this ticket."""
+
+    ticket: int
 
 
 class Decision(Message, frozen=True):
@@ -274,6 +284,7 @@ AnyMessage = (
     | Leave
     | Farewell
     | Welcome
+    | AskAgain
     | Decision
     | Goodbye
     | NewView

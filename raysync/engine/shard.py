@@ -21,7 +21,7 @@ from raysync.shard import Role
 from raysync.spec import JobSpec
 
 _REMEMBERED_ROUNDS = 3
-"""A worker is at most two rounds behind; one more for good measure."""
+"""A member is at most two rounds behind; one more for good measure. Leavers may be further behind."""
 _MAX_PARKED = 10_000
 
 ToShard = m.Fetch | m.Init | m.Push | m.Pull | m.Handover
@@ -151,7 +151,7 @@ class Shard:
                 del ledger.fetches[worker]
         return sends
 
-    def _state(self, fetch: m.Fetch) -> m.State:
+    def _state(self, fetch: m.Fetch | m.Push | m.Pull) -> m.State:
         block, ledger = self.blocks[fetch.block], self.ledgers[fetch.block]
         if self.spec.strategy.asynchronous:
             if fetch.worker not in block.seen_by or ledger.fetched.get(fetch.worker) != fetch.round:
@@ -181,9 +181,11 @@ class Shard:
         return self._open(pull) or self._again(pull)
 
     def _again(self, message: m.Push | m.Pull) -> list[m.Send]:
-        """Repeat the result of a round to somebody who has missed it."""
-        update = self.ledgers[message.block].updates.get(message.round)
-        return [self._reply(message, update)] if update else []
+        """Repeat the result of a round to somebody who has missed it, or the whole block to who is too far behind."""
+        ledger = self.ledgers[message.block]
+        if message.round > ledger.round:
+            return []
+        return [self._reply(message, ledger.updates.get(message.round) or self._state(message))]
 
     def _open(self, message: m.Push | m.Pull) -> list[m.Send]:
         """Take note of the round a message belongs to, and close it if it can be closed."""

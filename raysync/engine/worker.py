@@ -87,6 +87,7 @@ class Worker:
         self.knobs: Knobs = initial_knobs(spec)
         self.step = 0
         self._computed = False
+        self._ticket = 0
         self._samples_since_sync = 0
         self._welcome: m.Welcome | None = None
         self._reports: list[m.Report] = []
@@ -95,6 +96,7 @@ class Worker:
         self._decisions: dict[int, m.Decision] = {}
         self._early: dict[tuple[int, int], m.Update] = {}
         self._waiting: set[int] = set()
+        self._finished = False
         self._final_metrics: dict[str, float] = {}
         self.bytes_up, self.bytes_down = 0, 0
 
@@ -148,6 +150,9 @@ class Worker:
         match message:
             case m.Welcome():
                 return self._on_welcome(message)
+            case m.AskAgain():
+                self._ticket = max(self._ticket, message.ticket)
+                return self.retry() if self.phase is Phase.JOINING else []
             case m.NewView():
                 return self._on_view(message.view)
             case m.NeedInit():
@@ -175,8 +180,13 @@ class Worker:
         match self.phase:
             case Phase.JOINING:
                 step = self.step + 1 if self._computed else self.step
-                samples = self.replica.workload.num_samples
-                join = m.Join(worker=self.id, num_samples=samples, num_elements=self.exchange.num_elements, step=step)
+                join = m.Join(
+                    worker=self.id,
+                    num_samples=self.replica.workload.num_samples,
+                    num_elements=self.exchange.num_elements,
+                    step=step,
+                    ticket=self._ticket,
+                )
                 return [m.Send(m.COORDINATOR, join)]
             case Phase.FETCHING if self._welcome is not None:
                 return self._courier().fetches(self._waiting, self._welcome)
@@ -194,7 +204,8 @@ class Worker:
             case Phase.HANDING:
                 return self._courier().handovers(self._waiting, 1 / (len(self.view.members) + 1))
             case Phase.PARTING:
-                return [m.Send(m.COORDINATOR, m.Farewell(worker=self.id, metrics=self._final_metrics))]
+                finished, metrics = self._finished, self._final_metrics
+                return [m.Send(m.COORDINATOR, m.Farewell(worker=self.id, finished=finished, metrics=metrics))]
         return []
 
     # Joining
@@ -215,15 +226,21 @@ class Worker:
         return [self._courier().init(message.block)]
 
     def _on_state(self, state: m.State) -> list[m.Send]:
-        if self.phase is not Phase.FETCHING or state.view != self.view.number or state.block not in self._waiting:
+        expected = self.phase in (Phase.FETCHING, Phase.SYNCING) and state.view == self.view.number
+        if not expected or state.block not in self._waiting:
+            return []
+        if self._decision is not None and self.phase is Phase.SYNCING and state.round < self._decision.round:
             return []
         self.exchange.load(state, self.spec.compression.push)
+        if self.phase is Phase.SYNCING:
+            return self._block_done(state.block)
         self._waiting.discard(state.block)
         if self._waiting or self._welcome is None:
             return []
         self.exchange.adopt()
         self._samples_since_sync = 0
         if self._welcome.finished:
+            self._finished = True
             return self._part()
         self._enter(Phase.READY)
         return []
@@ -271,7 +288,12 @@ class Worker:
         if update.round > self.exchange.rounds[update.block]:
             self.exchange.apply(update, decision.payload_kind)
             self.bytes_down += update.payload_bytes
-        self._waiting.discard(update.block)
+        return self._block_done(update.block)
+
+    def _block_done(self, block: int) -> list[m.Send]:
+        decision = self._decision
+        assert decision is not None
+        self._waiting.discard(block)
         self._probe("worker.updating")
         if self._waiting:
             return []
@@ -297,6 +319,7 @@ class Worker:
         decision = self._decision
         assert decision is not None
         self.step, self._computed, self._decision = self.step + 1, False, None
+        self._finished = decision.final
         if self.id in decision.leavers:
             return self._hand_over()
         if decision.final:

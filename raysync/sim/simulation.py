@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from raysync.engine import messages as m
@@ -25,7 +27,6 @@ _MESSAGE_BYTES = 96
 _RETRY_S = 0.25
 _RETRY_MAX_S = 2.0
 _DETECT_S = 0.2
-_HOST_RETRY_S = 0.1
 _MAX_EVENTS = 5_000_000
 
 
@@ -82,10 +83,11 @@ class Simulation:
         self._faulty = bool(faults)
         self._on_event, self._on_send, self._max_time_s = on_event, on_send, max_time_s
         self.now_s = 0.0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._sequence = 0
         self._durable: dict[str, dict[str, Any]] = {}
         self._overtaken: dict[str, list[Callable[[], None]]] = {}
+        self._host_messages: deque[m.Message] = deque()
         self._idle_since_s: dict[str, float] = {}
         self.snapshots: dict[int, dict[str, dict[str, Any]]] = {}
         self.events: list[Event] = []
@@ -95,7 +97,7 @@ class Simulation:
         self.cores: dict[str, Core] = {m.COORDINATOR: self._new_coordinator()}
         for shard in range(spec.scale.shards):
             self.cores[m.shard_address(shard)] = self._new_shard(shard)
-        self._after(_RETRY_S, self._tick_coordinator)
+        self.after(_RETRY_S, self._tick_coordinator)
 
     @classmethod
     def restore(cls, spec: JobSpec, snapshot: Mapping[str, dict[str, Any]], **world: Any) -> Simulation:
@@ -142,7 +144,7 @@ class Simulation:
         worker, self.next_worker = self.next_worker, self.next_worker + 1
         core = self.cores[m.worker_address(worker)] = self._new_worker(worker)
         self._deliver_all(core.address, core.start())
-        self._after(_RETRY_S, lambda: self._tick_worker(core, _RETRY_S))
+        self.after(_RETRY_S, lambda: self._tick_worker(core, _RETRY_S))
         return worker
 
     def remove_worker(self, worker: int) -> None:
@@ -158,9 +160,9 @@ class Simulation:
         core = self.cores.pop(address, None)
         if isinstance(core, Worker):
             self._tell_coordinator(m.Died(worker=core.id), _DETECT_S)
-            self._after(down_s, self._replace_worker)
+            self.after(down_s, self._replace_worker)
         elif core is not None:
-            self._after(down_s, lambda: self._restart(address))
+            self.after(down_s, lambda: self._restart(address))
 
     def turn(self, **changes: Any) -> None:
         """Turn knobs of the running job."""
@@ -175,6 +177,11 @@ class Simulation:
         """The coordinator, or what is left of it while it is down."""
         core = self.cores.get(m.COORDINATOR)
         return core if isinstance(core, Coordinator) else self._new_coordinator()
+
+    @property
+    def happened(self) -> list[Fault]:
+        """The faults that have struck so far."""
+        return self._injector.happened
 
     @property
     def workers(self) -> dict[int, Worker]:
@@ -233,16 +240,18 @@ class Simulation:
         core = self.cores[address]
         if isinstance(core, Coordinator):
             self._run(address, lambda: core.advance(self.now_s) + core.retry())
+            self._flush_host_messages()
         elif isinstance(core, Worker):
             self._run(address, core.retry)
-            self._after(_RETRY_S, lambda: self._tick_worker(core, _RETRY_S))
+            self.after(_RETRY_S, lambda: self._tick_worker(core, _RETRY_S))
 
     # The event loop
 
-    def _after(self, delay_s: float, action: Callable[[], None]) -> None:
+    def after(self, delay_s: float, action: Callable[[], object]) -> None:
+        """Let something happen later."""
         self._at(self.now_s + delay_s, action)
 
-    def _at(self, time_s: float, action: Callable[[], None]) -> None:
+    def _at(self, time_s: float, action: Callable[[], object]) -> None:
         heapq.heappush(self._queue, (time_s, self._sequence, action))
         self._sequence += 1
 
@@ -307,7 +316,7 @@ class Simulation:
         else:
             self._run(send.to, lambda: core.handle(send.message))
         for late in self._overtaken.pop(send.to, []):
-            self._after(0.0, late)
+            self.after(0.0, late)
 
     def _schedule_compute(self, worker: Worker) -> None:
         step = worker.step
@@ -316,7 +325,7 @@ class Simulation:
             if self.cores.get(worker.address) is worker and worker.phase is Phase.READY and worker.step == step:
                 self._run(worker.address, worker.compute)
 
-        self._after(self._pace.duration_s(self.spec.seed, worker.id, step), compute)
+        self.after(self._pace.duration_s(self.spec.seed, worker.id, step), compute)
 
     def _tick_worker(self, worker: Worker, interval_s: float) -> None:
         """Repeat what a worker waits for, ever more rarely while nothing comes; only where messages can be lost."""
@@ -326,26 +335,32 @@ class Simulation:
         if idle and worker.phase is not Phase.READY:
             self._deliver_all(worker.address, worker.retry())
         next_s = min(_RETRY_MAX_S, interval_s * 2) if idle else _RETRY_S
-        self._after(next_s, lambda: self._tick_worker(worker, next_s))
+        self.after(next_s, lambda: self._tick_worker(worker, next_s))
 
     def _tick_coordinator(self) -> None:
         core = self.cores.get(m.COORDINATOR)
         if isinstance(core, Coordinator) and (self._faulty or self.spec.budget.time_s is not None):
             self._run(m.COORDINATOR, lambda: core.retry() + core.advance(self.now_s))
         if self._faulty or self.spec.budget.time_s is not None:
-            self._after(_RETRY_S, self._tick_coordinator)
+            self.after(_RETRY_S, self._tick_coordinator)
 
     def _tell_coordinator(self, message: m.Message, delay_s: float) -> None:
-        """Hand over what the host knows; it keeps trying while the coordinator is down."""
+        """Hand over what the host knows, in order; wait while the coordinator is down, repeat what died with it."""
 
         def tell() -> None:
-            core = self.cores.get(m.COORDINATOR)
-            if isinstance(core, Coordinator):
-                self._run(m.COORDINATOR, lambda: core.handle(message, self.now_s))
-            if m.COORDINATOR not in self.cores:
-                self._after(_HOST_RETRY_S, tell)
+            self._host_messages.append(message)
+            self._flush_host_messages()
 
-        self._after(delay_s, tell)
+        self.after(delay_s, tell)
+
+    def _flush_host_messages(self) -> None:
+        while self._host_messages:
+            core, message = self.cores.get(m.COORDINATOR), self._host_messages[0]
+            if not isinstance(core, Coordinator):
+                return
+            self._run(m.COORDINATOR, partial(core.handle, message, self.now_s))
+            if self.cores.get(m.COORDINATOR) is core:
+                self._host_messages.popleft()
 
     # Books
 

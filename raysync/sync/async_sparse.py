@@ -42,6 +42,7 @@ class AsyncSparse(Strategy):
             raise ValueError(
                 f"sparse_fraction={self.sparse_fraction} with delay_steps={self.delay_steps} puts {flights} flights of "
                 f"a weight in the air at once and diverges unless ema_beta > {1 - limit:.3f} (got {self.ema_beta}); "
-                f"raise ema_beta, or keep sparse_fraction * delay_steps below 1 (sparse_fraction < {1 / max(1, self.delay_steps):.3g})"
+                "raise ema_beta, or keep sparse_fraction * delay_steps below 1 "
+                f"(sparse_fraction < {1 / max(1, self.delay_steps):.3g})"
             )
         return self

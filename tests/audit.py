@@ -1,0 +1,185 @@
+"""An auditor beside the simulator: watches every push and every round, and proves that nothing was lost or doubled.
+
+Worker side, for each worker and block, in fp64:
+
+    sum of all updates it ever offered  ==  sum of decode(c) of its applied pushes  +  what it still holds
+
+where a dead worker takes along what it held when it died. Server side, with plain SGD on the server:
+
+    every round moves x by exactly the mean of its pushes, and starts bit for bit where the last one ended
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from raysync.compress.registry import decode
+from raysync.engine import messages as m
+from raysync.engine.block import ServerBlock
+from raysync.engine.replica import Replica
+from raysync.engine.worker import Worker
+from raysync.shard import Role
+from raysync.sim import SimResult, Simulation
+
+Account = tuple[int, int, str]
+"""Worker, block, kind of payload."""
+
+
+class Closed(NamedTuple):
+    """One round of a block (asynchronous: one push) as the server applied it."""
+
+    pushes: dict[int, m.Push]
+    before: Tensor
+    after: Tensor
+    expected: Tensor
+    """Where plain SGD on the server must have taken x, in fp64."""
+
+
+class AuditedSimulation(Simulation):
+    """A simulation that keeps the books."""
+
+    def __init__(self, *arguments: Any, **world: Any) -> None:
+        self.offered: dict[Account, dict[int, Tensor]] = defaultdict(dict)
+        self.closed: dict[tuple[int, int, int], Closed] = {}
+        """By block, round and asynchronous worker (else -1); what a crash undid is closed again and overwritten."""
+        self.payloads: dict[tuple[int, int, int, str], bytes] = {}
+        self.estates: dict[Account, tuple[Tensor | None, dict[int, Tensor | None]]] = {}
+        """A dead worker's residual, and what it would have been after the push that was on its way."""
+        super().__init__(*arguments, **world, on_send=self._watch)
+
+    # Watching
+
+    def _new_worker(self, worker: int) -> Worker:
+        core = super()._new_worker(worker)
+        squeeze = core.exchange.feedback.squeeze
+
+        def watched(key: tuple[int, str], round: int, update: Tensor, *rest: Any) -> bytes:
+            self.offered[worker, key[0], key[1]].setdefault(round, update.double().clone())
+            return squeeze(key, round, update, *rest)
+
+        core.exchange.feedback.squeeze = watched  # type: ignore[method-assign]
+        return core
+
+    def _watch(self, sender: str, send: m.Send) -> None:
+        message = send.message
+        if isinstance(message, m.Push):
+            key = (message.worker, message.block, message.round, message.payload_kind)
+            assert self.payloads.setdefault(key, message.payload) == message.payload, f"a retry of {key} differs"
+
+    def kill(self, address: str, down_s: float = 0.3) -> None:
+        core = self.cores.get(address)
+        if isinstance(core, Worker):
+            self._bury(core)
+        super().kill(address, down_s)
+
+    def _bury(self, core: Worker) -> None:
+        feedback = core.exchange.feedback
+        state = feedback.state_dict()
+        for worker, block, kind in [key for key in self.offered if key[0] == core.id]:
+            pending = state["pending"].get(f"{block}/{kind}")
+            ahead = {} if pending is None else {pending[0]: pending[2]}
+            self.estates[worker, block, kind] = (feedback.residual((block, kind)), ahead)
+
+    def run(self) -> SimResult:
+        aggregate, absorb = ServerBlock.aggregate, ServerBlock.absorb
+
+        def watched_aggregate(block: ServerBlock, pushes: dict[int, m.Push], round: int) -> m.Update:
+            before, expected = block.x.clone(), self._expected(block, pushes)
+            update = aggregate(block, pushes, round)
+            self.closed[block.index, round, -1] = Closed(dict(pushes), before, block.x.clone(), expected)
+            return update
+
+        def watched_absorb(block: ServerBlock, push: m.Push, num_workers: int) -> None:
+            before, expected = block.x.clone(), self._expected(block, {push.worker: push}, 1 / num_workers)
+            absorb(block, push, num_workers)
+            self.closed[block.index, push.round, push.worker] = Closed(
+                {push.worker: push}, before, block.x.clone(), expected
+            )
+
+        with (
+            mock.patch.object(ServerBlock, "aggregate", watched_aggregate),
+            mock.patch.object(ServerBlock, "absorb", watched_absorb),
+        ):
+            return super().run()
+
+    def _expected(self, block: ServerBlock, pushes: dict[int, m.Push], share: float = 1.0) -> Tensor:
+        total = sum(push.weight for push in pushes.values())
+        mean = torch.zeros_like(block.x, dtype=torch.float64)
+        for push in pushes.values():
+            mean += decode(push.payload).double() * (push.weight / total) * share
+        kind = next((push.payload_kind for push in pushes.values()), "delta")
+        mean += block._legacy.get(kind, torch.zeros_like(block.x)).double()
+        lr = next((push.lr for push in pushes.values()), 0.0)
+        steps = self.spec.strategy.payload == "gradient" and block.role is Role.PARAMETER
+        return block.x.double() + mean * (-lr if steps else 1.0)
+
+    # Proving
+
+    def check(self, tolerance: float = 2e-5) -> None:
+        """Raise unless every account balances."""
+        for worker in self.workers.values():
+            if worker.id not in self.coordinator.view.members:
+                self._bury(worker)  # declared dead while alive, and the job ended before it was back; or it has left
+        sent: dict[Account, dict[int, Tensor]] = defaultdict(dict)
+        for (block, round, _), closed in self.closed.items():
+            for worker, push in closed.pushes.items():
+                sent[worker, block, push.payload_kind][round] = decode(push.payload).double()
+        for account, offers in self.offered.items():
+            offered, applied = sum(offers.values()), sum(sent[account].values())
+            held = self._held(account, sent[account])
+            worst = float((offered - applied - held).abs().max())
+            scale = max(1.0, *(float(offer.abs().max()) for offer in offers.values()))
+            assert worst <= tolerance * scale * len(offers), f"{account}: {worst} neither applied nor held"
+        self._check_servers(tolerance)
+
+    def _held(self, account: Account, sent: dict[int, Tensor]) -> Tensor | float:
+        worker, block, kind = account
+        if account in self.estates:
+            residual, ahead = self.estates[account]
+            for round, after in ahead.items():
+                if round not in sent:
+                    return self.offered[account][round] + (0.0 if residual is None else residual.double())
+                residual = after
+        else:
+            feedback = self.workers[worker].exchange.feedback
+            assert (block, kind) not in feedback.pending(), f"{account} ended with a push on its way"
+            residual = feedback.residual((block, kind))
+        return 0.0 if residual is None else residual.double()
+
+    def _check_servers(self, tolerance: float) -> None:
+        exact = not self.spec.server_optimizer.active_moments and self.spec.compression.error_feedback
+        for shard in self.shards.values():
+            for index, block in shard.blocks.items():
+                history = [closed for key, closed in sorted(self.closed.items()) if key[0] == index]
+                relayed = self.spec.strategy.relays and block.role is Role.PARAMETER
+                for closed in history if exact and not relayed else ():
+                    worst = float((closed.after.double() - closed.expected).abs().max())
+                    assert worst <= tolerance * max(1.0, float(closed.after.abs().max())), f"block {index}: {worst} off"
+                if not self.spec.strategy.asynchronous:
+                    rounds = sorted(key[1] for key in self.closed if key[0] == index)
+                    assert rounds == list(range(shard.ledgers[index].round + 1)), f"block {index} closed {rounds}"
+                    ends = [*(closed.after for closed in history)]
+                    starts = [*(closed.before for closed in history[1:]), block.x]
+                    assert all(torch.equal(a, b) for a, b in zip(ends, starts, strict=True)), f"block {index} has a gap"
+                elif exact:
+                    self._check_sum(block, history, tolerance)
+
+    def _check_sum(self, block: ServerBlock, history: list[Closed], tolerance: float) -> None:
+        """Asynchronous pushes have no order of their own: their sum must explain where x has come to."""
+        if block.role is not Role.PARAMETER:
+            return
+        stretch = slice(*next((b.start, b.stop) for b in self._blocks() if b.index == block.index))
+        start = Replica(self.spec, self.workload).flat[stretch].double()
+        moved = sum(closed.expected - closed.before.double() for closed in history)
+        worst = float((block.x.double() - start - moved).abs().max())
+        assert worst <= tolerance * max(1.0, float(start.abs().max())) * len(history), (
+            f"block {block.index}: {worst} off"
+        )
+
+    def _blocks(self) -> Any:
+        return next(iter(self.workers.values())).exchange.blocks

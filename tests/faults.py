@@ -1,0 +1,153 @@
+"""Random fault schedules: a seed is a whole job with everything that goes wrong in it.
+
+python -m tests.faults --seed 17        show one schedule again
+python -m tests.faults --count 10000    run many; stops at the first that fails and prints its seed
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from raysync.sim import Pace, random_faults
+from raysync.spec import JobSpec, parse_spec
+from raysync.tasks.workload import Workload
+from tests.audit import AuditedSimulation
+
+STRATEGIES: tuple[dict[str, Any], ...] = (
+    {"kind": "bsp"},
+    {"kind": "selsync", "warmup_steps": 2, "delta": 0.05},
+    {"kind": "selsync", "warmup_steps": 2, "delta": 0.05, "overlap": True},
+    {"kind": "selsync", "warmup_steps": 2, "delta": 0.05, "aggregate": "gradients"},
+    {"kind": "selsync", "delta": 0.5, "signal": {"kind": "divergence"}},
+    {"kind": "selsync", "signal": {"kind": "random", "rate": 0.4}, "max_interval": 4},
+    {"kind": "ssp", "staleness_bound": 0},
+    {"kind": "ssp", "staleness_bound": 2},
+    {"kind": "fedavg", "local_epochs": 0.5},
+    {"kind": "fedavg", "participation": 0.5, "sync_every": 3},
+    {"kind": "local_sgd", "sync_every": 3},
+    {"kind": "diloco", "sync_every": 4},
+)
+
+OPTIMIZERS: tuple[dict[str, Any], ...] = (
+    {"kind": "sgd", "lr": 0.05},
+    {"kind": "sgd", "lr": 0.05, "momentum": 0.9},
+    {"kind": "adam", "lr": 0.01},
+)
+
+
+@lru_cache(maxsize=1)
+def _workload() -> Workload:
+    return Workload(parse_spec({"task": {"kind": "quadratic", "dim": 10, "samples": 64}}).task.build())
+
+
+def make_spec(seed: int) -> JobSpec:
+    """Return the job a seed stands for."""
+    choose = random.Random(f"job/{seed}")
+    workers = choose.choice((1, 2, 2, 3, 4))
+    return parse_spec(
+        {
+            "name": f"faults-{seed}",
+            "task": {"kind": "quadratic", "dim": 10, "samples": 64},
+            "strategy": STRATEGIES[seed % len(STRATEGIES)],
+            "optimizer": choose.choice(OPTIMIZERS),
+            "lr_schedule": choose.choice(({"kind": "constant"}, {"kind": "cosine", "warmup_steps": 2})),
+            "data": {"batch_size": choose.choice((2, 4)), "partition": choose.choice(("seldp", "defdp"))},
+            "scale": {
+                "workers": workers,
+                "max_workers": workers + 2,
+                "shards": choose.choice((1, 2)),
+                "block_bytes": 64,
+            },
+            "budget": {"steps": 10},
+            "checkpoint": {"every_rounds": choose.choice((None, 3))},
+            "eval_every": 5,
+            "seed": seed,
+        }
+    )
+
+
+def make_simulation(seed: int) -> AuditedSimulation:
+    """Return the job with its faults, its stragglers, and people who resize, pause and turn knobs meanwhile."""
+    choose = random.Random(f"world/{seed}")
+    spec = make_spec(seed)
+    simulation = AuditedSimulation(
+        spec,
+        workload=_workload(),
+        faults=random_faults(seed, choose.randint(1, 8), 15),
+        pace=Pace(step_s=0.02, jitter=0.3, hiccup_share=0.05, slow={0: choose.choice((1.0, 3.0))}),
+        max_time_s=600,
+    )
+    if choose.random() < 0.3:
+        simulation.after(choose.uniform(0.05, 0.3), simulation.add_worker)
+    if choose.random() < 0.3 and spec.scale.workers > 1:
+        simulation.after(choose.uniform(0.05, 0.3), lambda: simulation.remove_worker(spec.scale.workers - 1))
+    if choose.random() < 0.2:
+        simulation.after(0.1, lambda: simulation.turn(pause=True))
+        simulation.after(choose.uniform(0.2, 1.0), lambda: simulation.turn(pause=False, lr=0.02))
+    return simulation
+
+
+def run_seed(seed: int) -> AuditedSimulation:
+    """Run one schedule to its end and check the books; raise with the seed if anything is wrong."""
+    simulation = make_simulation(seed)
+    try:
+        result = simulation.run()
+        simulation.check()
+        assert simulation.coordinator.finished
+        assert "eval/loss" in result.metrics
+    except BaseException as error:
+        error.add_note(f"seed {seed}: see it again with `make faults SEED={seed}`") if hasattr(
+            error, "add_note"
+        ) else None
+        raise
+    return simulation
+
+
+def main() -> int:
+    """Run one schedule or many."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, help="show one schedule: the job, its faults, how it ended")
+    parser.add_argument("--count", type=int, default=1000, help="how many schedules to run (default 1000)")
+    parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.seed is not None:
+        spec = make_spec(arguments.seed)
+        print(spec.model_dump_json(indent=1))
+        simulation = run_seed(arguments.seed)
+        for fault in simulation.happened:
+            print(f"happened: {fault.action} at {fault.where}, number {fault.nth}, {fault.delay_s} s")
+        for event in simulation.events:
+            print(f"{event.sequence:4d} step {event.step:3d} {event.kind:9s} {event.data}")
+        return 0
+    happened: Counter[str] = Counter()
+    started = time.perf_counter()
+    for seed in range(arguments.start, arguments.start + arguments.count):
+        try:
+            happened.update(f"{fault.action} {fault.where}" for fault in run_seed(seed).happened)
+        except Exception as error:
+            print(f"\nseed {seed} failed: {type(error).__name__}: {error}\nsee it again with `make faults SEED={seed}`")
+            return 1
+        if sys.stdout.isatty():
+            print(
+                f"\r{seed + 1 - arguments.start} of {arguments.count} schedules, {happened.total()} faults",
+                end="",
+                flush=True,
+            )
+    spent_s, kinds = time.perf_counter() - started, len(happened)
+    print(
+        f"\nall {arguments.count} ended with balanced books in {spent_s:.0f} s; {happened.total()} faults of {kinds} kinds"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
