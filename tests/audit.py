@@ -12,6 +12,7 @@ where a dead worker takes along what it held when it died. Server side, with pla
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -46,7 +47,8 @@ class AuditedSimulation(Simulation):
     def __init__(self, *arguments: Any, **world: Any) -> None:
         self.offered: dict[Account, dict[int, Tensor]] = defaultdict(dict)
         self.closed: dict[tuple[int, int, int], Closed] = {}
-        """By block, round and asynchronous worker (else -1); what a crash undid is closed again and overwritten."""
+        """By block, round and asynchronous worker (else -1)."""
+        self._unsaved: dict[tuple[int, int, int], Closed] = {}
         self.payloads: dict[tuple[int, int, int, str], bytes] = {}
         self.estates: dict[Account, tuple[Tensor | None, dict[int, Tensor | None]]] = {}
         """A dead worker's residual, and what it would have been after the push that was on its way."""
@@ -85,19 +87,26 @@ class AuditedSimulation(Simulation):
             ahead = {} if pending is None else {pending[0]: pending[2]}
             self.estates[worker, block, kind] = (feedback.residual((block, kind)), ahead)
 
+    def _run(self, address: str, action: Callable[[], list[m.Send]]) -> None:
+        """Count what a shard has applied only once it is durable: what a crash undoes never happened."""
+        self._unsaved, saved = {}, self._durable.get(address)
+        super()._run(address, action)
+        if self._durable.get(address) is not saved or not self._faulty:
+            self.closed |= self._unsaved
+
     def run(self) -> SimResult:
         aggregate, absorb = ServerBlock.aggregate, ServerBlock.absorb
 
         def watched_aggregate(block: ServerBlock, pushes: dict[int, m.Push], round: int) -> m.Update:
             before, expected = block.x.clone(), self._expected(block, pushes)
             update = aggregate(block, pushes, round)
-            self.closed[block.index, round, -1] = Closed(dict(pushes), before, block.x.clone(), expected)
+            self._unsaved[block.index, round, -1] = Closed(dict(pushes), before, block.x.clone(), expected)
             return update
 
         def watched_absorb(block: ServerBlock, push: m.Push, num_workers: int) -> None:
             before, expected = block.x.clone(), self._expected(block, {push.worker: push}, 1 / num_workers)
             absorb(block, push, num_workers)
-            self.closed[block.index, push.round, push.worker] = Closed(
+            self._unsaved[block.index, push.round, push.worker] = Closed(
                 {push.worker: push}, before, block.x.clone(), expected
             )
 

@@ -142,10 +142,8 @@ def main() -> int:
                 end="",
                 flush=True,
             )
-    spent_s, kinds = time.perf_counter() - started, len(happened)
-    print(
-        f"\nall {arguments.count} ended with balanced books in {spent_s:.0f} s; {happened.total()} faults of {kinds} kinds"
-    )
+    print(f"\nall {arguments.count} ended with balanced books in {time.perf_counter() - started:.0f} s", end="; ")
+    print(f"{happened.total()} faults of {len(happened)} kinds")
     return 0
 
 

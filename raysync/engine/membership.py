@@ -38,7 +38,7 @@ class Membership:
         self.wants_out: list[int] = []
         self._welcomes: dict[int, m.Welcome] = {}
         self._tickets: dict[int, int] = {}
-        """How often each worker has been declared dead."""
+        """How often each worker has died or left: an old request of its to join counts no more."""
         self._parted: list[int] = []
         self._unseen: list[int] = []
 
@@ -91,6 +91,7 @@ class Membership:
         if worker in self._parted:
             return False
         self._parted.append(worker)
+        self._tickets[worker] = self._tickets.get(worker, 0) + 1
         return True
 
     def seen(self, message: m.ViewSeen) -> None:

@@ -54,7 +54,7 @@ class Join(Message, frozen=True):
     step: int = 0
     """The first step this worker has not yet contributed to."""
     ticket: int = 0
-    """How often this worker has been declared dead, as it was told; an echo of a dead worker does not know."""
+    """How often this worker has been taken for dead, as it was told; the echo of a dead worker does not know."""
 
 
 class Report(Message, frozen=True):

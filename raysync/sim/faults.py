@@ -39,6 +39,7 @@ MESSAGES = (
         "Leave",
         "Farewell",
         "Welcome",
+        "AskAgain",
         "Decision",
         "Goodbye",
         "NewView",
