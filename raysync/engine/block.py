@@ -32,7 +32,7 @@ class ServerBlock:
     def __init__(self, spec: JobSpec, index: int, role: Role, values: Tensor) -> None:
         self._spec, self.index, self.role = spec, index, role
         self.x = values.clone()
-        self.y = values.clone()
+        self.y = values.clone() if not spec.strategy.asynchronous else values.new_empty(0)
         self.seen_by: dict[int, Tensor] = {}
         """Asynchronous: what each worker can see."""
         self._legacy: dict[str, Tensor] = {}

@@ -347,7 +347,9 @@ class Worker:
             return self._part()
         self._probe("worker.pushed")
         self._enter(Phase.DECIDING)
-        return self.retry() + self._act()
+        sends = self.retry()
+        self._probe("worker.reported")
+        return sends + self._act()
 
     def _part(self) -> list[m.Send]:
         if self.view.members[:1] == (self.id,):

@@ -374,6 +374,8 @@ class Simulation:
 
     def _drain_events(self) -> None:
         for event in self.coordinator.log.take():
+            if self.events and event.sequence <= self.events[-1].sequence:
+                continue  # a coordinator that came back says again what it is not sure was heard
             self.events.append(event)
             evaluated = {name: value for name, value in event.data.items() if name.startswith("eval/")}
             if evaluated:

@@ -1,0 +1,1 @@
+"""Whole jobs in the simulator: the invariants of the round protocol."""

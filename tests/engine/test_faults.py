@@ -1,0 +1,135 @@
+"""A thousand random fault schedules, and the named faults one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from raysync.sim import Fault, Simulation, random_faults
+from raysync.sim.faults import MESSAGES, POINTS
+from tests.audit import AuditedSimulation
+from tests.faults import STRATEGIES, run_seed
+from tests.jobs import EVERY, job, workload
+
+SCHEDULES, PARTS = 1200, 24
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_schedules_end_with_balanced_books(part: int) -> None:
+    size = SCHEDULES // PARTS
+    happened = sum(len(run_seed(seed).happened) for seed in range(part * size, (part + 1) * size))
+    assert happened >= size, "the schedules must really break something"
+
+
+def test_schedules_cover_all_strategies_points_and_messages() -> None:
+    assert {strategy["kind"] for strategy in STRATEGIES} == {"bsp", "selsync", "ssp", "fedavg", "local_sgd", "diloco"}
+    planned: Counter[str] = Counter()
+    for seed in range(SCHEDULES):
+        planned.update(fault.where for fault in random_faults(seed, 4, 15))
+    assert set(planned) == {*POINTS, *MESSAGES}
+
+
+def test_seed_replays_exactly() -> None:
+    first, second = run_seed(31), run_seed(31)
+    assert first.events == second.events
+    assert first.happened == second.happened
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("name", ["bsp", "selsync", "selsync-overlap", "ssp", "fedavg-half"])
+def test_kill_at_every_point(name: str, point: str) -> None:
+    spec = job(EVERY[name], budget={"steps": 12}, scale={"workers": 3, "shards": 2})
+    simulation = AuditedSimulation(
+        spec, workload=workload(spec), faults=tuple(Fault(action="kill", where=point, nth=n) for n in (1, 7))
+    )
+    simulation.run()
+    simulation.check()
+    assert simulation.happened, f"{point} never came up"
+
+
+@pytest.mark.parametrize("action", ["drop", "duplicate", "delay", "reorder"])
+@pytest.mark.parametrize(
+    "message",
+    ["Join", "Welcome", "Fetch", "Init", "NeedInit", "State", "Report", "Decision", "Push", "Update", "NewView"],
+)
+@pytest.mark.parametrize("name", ["selsync-overlap", "ssp"])
+def test_message_faults_one_by_one(name: str, message: str, action: str) -> None:
+    spec = job(EVERY[name], budget={"steps": 8}, scale={"workers": 3, "shards": 2, "block_bytes": 80})
+    faults = tuple(Fault(action=action, where=message, nth=nth) for nth in (1, 2))
+    simulation = AuditedSimulation(spec, workload=workload(spec), faults=faults)
+    simulation.run()
+    simulation.check()
+    assert len(simulation.happened) == 2
+
+
+def test_everybody_dies_and_the_job_goes_on() -> None:
+    spec = job({"kind": "local_sgd", "sync_every": 3}, scale={"workers": 2, "shards": 2})
+    simulation = AuditedSimulation(
+        spec, workload=workload(spec), faults=(Fault(action="drop", where="Goodbye", nth=1),)
+    )
+    simulation.after(0.3, lambda: [simulation.kill(address, 0.5) for address in list(simulation.cores)])
+    result = simulation.run()
+    simulation.check()
+    assert sum(event.kind == "decision" for event in result.events) == 30
+    assert sorted(simulation.workers) == [2, 3]
+
+
+def test_worker_declared_dead_comes_back_with_its_residual() -> None:
+    spec = job({"kind": "local_sgd", "sync_every": 2}, scale={"workers": 3})
+    simulation = AuditedSimulation(
+        spec, workload=workload(spec), faults=(Fault(action="suspect", where="worker.pushed", nth=4, delay_s=0.001),)
+    )
+    simulation.run()
+    simulation.check()
+    assert sorted(simulation.coordinator.view.members) == [0, 1, 2], "nobody was replaced"
+    views = [event.data for event in simulation.events if event.kind == "view"]
+    assert [len(view["members"]) for view in views] == [3, 2, 3]
+
+
+def test_auditor_notices_a_doubled_push(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The auditor itself must be able to fail: let a server apply a push twice."""
+    from raysync.engine.block import ServerBlock
+
+    move = ServerBlock._move
+    monkeypatch.setattr(
+        ServerBlock, "_move", lambda block, mean, lr: (move(block, mean.clone(), lr), move(block, mean, lr))
+    )
+    spec = job()
+    simulation = AuditedSimulation(spec, workload=workload(spec))
+    simulation.run()
+    with pytest.raises(AssertionError, match="off"):
+        simulation.check()
+
+
+def test_auditor_notices_a_lost_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    from raysync.engine.exchange import Exchange
+
+    payload = Exchange.payload
+
+    def forgetful(self: Exchange, block, round, kind, codec, seed):  # type: ignore[no-untyped-def]
+        if round == 3:
+            self._replica.grad.zero_()
+            self.feedback._pending.clear()
+            self.feedback.squeeze(
+                (block.index, kind), round, self._replica.grad[block.start : block.stop] + 1, codec, seed
+            )
+            self.feedback._pending.clear()
+        return payload(self, block, round, kind, codec, seed)
+
+    monkeypatch.setattr(Exchange, "payload", forgetful)
+    spec = job()
+    simulation = AuditedSimulation(spec, workload=workload(spec))
+    simulation.run()
+    with pytest.raises(AssertionError, match="neither applied nor held"):
+        simulation.check()
+
+
+def test_deadlock_is_reported_with_the_state_of_everybody() -> None:
+    from raysync.errors import Deadlock
+
+    spec = job(scale={"workers": 2})
+    simulation = Simulation(spec, workload=workload(spec), max_time_s=5)
+    simulation.turn(pause=True)
+    with pytest.raises(Deadlock, match="worker/0 deciding"):
+        simulation.run()

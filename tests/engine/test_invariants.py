@@ -1,0 +1,231 @@
+"""The invariants of the round protocol, for every strategy they apply to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from raysync.compress import Identity
+from raysync.control.view import View
+from raysync.data import Sampler
+from raysync.engine import messages as m
+from raysync.engine.seeds import derive
+from raysync.engine.shard import Shard
+from raysync.sim import Network, Pace
+from raysync.spec import JobSpec
+from tests.audit import AuditedSimulation
+from tests.jobs import EVERY, SYNCHRONOUS, WatchedSimulation, final_vector, job, relative, workload
+
+SHAPES = [(1, 1), (2, 1), (2, 3), (4, 1), (4, 3)]
+DIGITS = {"kind": "digits", "hidden": [16]}
+
+
+def _flat(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def _torch_optimizer(spec: JobSpec, model: nn.Module) -> torch.optim.Optimizer:
+    if spec.optimizer.kind == "adam":
+        return torch.optim.Adam(model.parameters(), spec.optimizer.lr)
+    return torch.optim.SGD(
+        model.parameters(), spec.optimizer.lr, spec.optimizer.momentum, weight_decay=spec.optimizer.weight_decay
+    )
+
+
+def _train_plainly(spec: JobSpec, batches: list[np.ndarray], seeds: list[int] | None = None) -> Tensor:
+    """Plain single-process torch: no raysync but the data order."""
+    data = workload(spec)
+    torch.manual_seed(spec.seed)
+    model = data.task.model()
+    optimizer = _torch_optimizer(spec, model)
+    for step, indices in enumerate(batches):
+        if seeds is not None:
+            torch.manual_seed(seeds[step])
+        optimizer.zero_grad()
+        data.task.loss(model, data.batch(indices)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return _flat(model)
+
+
+def _batches(spec: JobSpec, worker: int, steps: int) -> list[np.ndarray]:
+    members = tuple(range(spec.scale.workers))
+    sampler = Sampler(spec.data, workload(spec).num_samples, spec.seed)
+    return [sampler.batch(View(1, members), worker, step) for step in range(steps)]
+
+
+OPTIMIZERS: list[dict[str, Any]] = [
+    {"kind": "sgd", "lr": 0.1},
+    {"kind": "sgd", "lr": 0.1, "weight_decay": 0.01},
+    {"kind": "sgd", "lr": 0.05, "momentum": 0.9},
+    {"kind": "adam", "lr": 0.003},
+]
+
+
+@pytest.mark.parametrize(("workers", "shards"), SHAPES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: "-".join(map(str, o.values())))
+def test_bsp_equals_plain_torch_on_the_joined_batch(optimizer: dict[str, Any], workers: int, shards: int) -> None:
+    spec = job(
+        task=DIGITS,
+        optimizer=optimizer,
+        budget={"steps": 50},
+        scale={"workers": workers, "shards": shards, "block_bytes": 1000},
+    )
+    simulation = WatchedSimulation(spec)
+    simulation.run()
+    joined = [
+        np.concatenate(step) for step in zip(*(_batches(spec, worker, 50) for worker in range(workers)), strict=True)
+    ]
+    assert relative(final_vector(simulation), _train_plainly(spec, joined)) <= 1e-5
+
+
+@pytest.mark.parametrize(("workers", "shards"), SHAPES)
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_replicas_are_bitwise_equal_after_every_round(name: str, workers: int, shards: int) -> None:
+    simulation = WatchedSimulation(
+        job(SYNCHRONOUS[name], scale={"workers": workers, "shards": shards}), pace=Pace(jitter=0.5)
+    )
+    result = simulation.run()
+    assert len(simulation.after_round) == result.rounds > 0
+    for seen in simulation.after_round.values():
+        assert len(seen) == workers
+        assert all(torch.equal(vector, seen[0]) for vector in seen.values())
+    assert torch.equal(simulation.after_round[result.rounds - 1][0], final_vector(simulation))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_shards_change_nothing(name: str) -> None:
+    """The same blocks on 1 or 4 shards give the same bytes; with SSP, whose order of arrival is timing, on an even network."""
+    finals = []
+    for shards in (1, 4):
+        spec = job(EVERY[name], optimizer={"kind": "sgd", "lr": 0.05, "momentum": 0.9}, scale={"shards": shards})
+        pace = Pace(step_s=0.02, slow={0: 1.1337, 1: 1.2719, 2: 1.3141, 3: 1.0123})
+        simulation = WatchedSimulation(spec, network=Network(bandwidth_bits_per_s=1e15, latency_s=0.001), pace=pace)
+        simulation.run()
+        finals.append(final_vector(simulation))
+    assert torch.equal(*finals)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_selsync_with_delta_zero_is_bsp(workers: int, momentum: float) -> None:
+    optimizer = {"kind": "sgd", "lr": 0.05, "momentum": momentum}
+    finals = []
+    for strategy in ({"kind": "bsp"}, {"kind": "selsync", "delta": 0.0}):
+        simulation = WatchedSimulation(job(strategy, optimizer=optimizer, scale={"workers": workers}))
+        assert simulation.run().lssr == 0
+        finals.append(final_vector(simulation))
+    assert relative(*finals) <= 1e-5
+
+
+@pytest.mark.parametrize("aggregate", ["parameters", "gradients"])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_selsync_with_delta_infinite_is_independent_runs(workers: int, aggregate: str) -> None:
+    strategy = {"kind": "selsync", "delta": float("inf"), "warmup_steps": 0, "aggregate": aggregate}
+    spec = job(strategy, optimizer={"kind": "sgd", "lr": 0.05, "momentum": 0.9}, scale={"workers": workers})
+    simulation = WatchedSimulation(spec)
+    simulation.run_until(
+        lambda sim: len(sim.workers) == workers and all(worker.step == 20 for worker in sim.workers.values())
+    )
+    assert simulation.coordinator.tally.lssr == 1
+    for worker in range(workers):
+        seeds = [derive(spec.seed, "step", worker, step) for step in range(20)]
+        expected = _train_plainly(spec, _batches(spec, worker, 20), seeds)
+        assert torch.equal(simulation.workers[worker].replica.flat, expected)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_one_worker_behaves_as_plain_training(name: str) -> None:
+    if name == "diloco":
+        pytest.skip("its outer momentum acts even alone")
+    if "gradients" in name:
+        strategy = {**EVERY[name], "max_interval": 1}
+    else:
+        strategy = EVERY[name]
+    simulation = WatchedSimulation(job(strategy, scale={"workers": 1}, optimizer={"kind": "adam", "lr": 0.01}))
+    simulation.run()
+    expected = _train_plainly(simulation.spec, _batches(simulation.spec, 0, 30))
+    flat = simulation.workers[0].exchange.visible
+    assert relative(flat, expected) <= 1e-4
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(("workers", "shards"), [(1, 1), (4, 3)])
+def test_books_balance(name: str, workers: int, shards: int) -> None:
+    spec = job(
+        EVERY[name], scale={"workers": workers, "shards": shards}, lr_schedule={"kind": "cosine", "warmup_steps": 3}
+    )
+    simulation = AuditedSimulation(spec, workload=workload(spec), pace=Pace(jitter=0.4))
+    simulation.run()
+    simulation.check()
+    pushed = {(key[0], key[1], key[2]) for key in simulation.payloads}
+    applied = [(worker, key[0], key[1]) for key, closed in simulation.closed.items() for worker in closed.pushes]
+    assert len(applied) == len(set(applied)), "a push was applied twice"
+    assert set(applied) == pushed, "a push was lost"
+
+
+def test_retried_push_counts_once() -> None:
+    spec = job(scale={"workers": 2})
+    shard, view = Shard(0, spec), View(1, (0, 1))
+    shard.handle(m.NewView(view=view))
+    zeros, ones = Identity().encode(torch.zeros(3), 0), Identity().encode(torch.ones(3), 0)
+    shard.handle(m.Init(view=1, worker=0, block=0, role="parameter", payload=zeros))
+
+    def push(worker: int, number: int = 1) -> list[m.Send]:
+        return shard.handle(
+            m.Push(
+                view=number,
+                worker=worker,
+                block=0,
+                round=0,
+                participants=(0, 1),
+                payload=ones,
+                payload_kind="gradient",
+                weight=1,
+                lr=1.0,
+            )
+        )
+
+    assert push(0) == push(0) == [], "nobody is answered before the round closes"
+    first = push(1)
+    assert [send.to for send in first] == ["worker/0", "worker/1"]
+    assert push(1)[0].message == push(0)[0].message == first[0].message, "a late retry is told the result again"
+    assert torch.equal(shard.blocks[0].x, -torch.ones(3))
+
+
+def test_old_view_is_answered_with_the_new_one() -> None:
+    spec = job(scale={"workers": 2})
+    shard = Shard(0, spec)
+    shard.handle(m.NewView(view=View(5, (0, 1))))
+    answer = shard.handle(m.Pull(view=4, worker=0, block=0, round=0, participants=()))
+    assert answer == [m.Send("worker/0", m.NewView(view=View(5, (0, 1))))]
+    ahead = m.Fetch(view=6, worker=0, block=0, round=-1, participants=())
+    assert shard.handle(ahead) == [], "a message from the future waits"
+    later = shard.handle(m.NewView(view=View(6, (0, 1))))
+    assert m.Send("worker/0", m.NeedInit(block=0)) in later
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_same_seed_same_run(name: str) -> None:
+    runs = []
+    for _ in range(2):
+        simulation = WatchedSimulation(job(EVERY[name]), pace=Pace(jitter=0.3))
+        result = simulation.run()
+        runs.append((final_vector(simulation), result.virtual_time_s, result.events))
+    assert torch.equal(runs[0][0], runs[1][0])
+    assert runs[0][1:] == runs[1][1:]
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_lssr_counts_decisions(name: str) -> None:
+    simulation = WatchedSimulation(job(SYNCHRONOUS[name]))
+    result = simulation.run()
+    decisions = [event.data for event in result.events if event.kind == "decision"]
+    assert len(decisions) == 30
+    assert all(decision["reason"] for decision in decisions)
+    local = sum(not decision["sync"] for decision in decisions)
+    assert result.lssr == local / 30
+    assert result.rounds == 30 - local == len(simulation.after_round)

@@ -1,0 +1,137 @@
+"""The built-in tasks: their data, their errors."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from raysync.errors import TaskError
+from raysync.tasks import MNIST, CharLM, Custom, Quadratic
+from raysync.tasks.mnist import read_idx
+from raysync.tasks.workload import Workload
+
+
+def _idx(array: np.ndarray) -> bytes:
+    return (
+        b"\0\0\x08"
+        + bytes([array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.astype(np.uint8).tobytes()
+    )
+
+
+@pytest.fixture
+def mnist_folder(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 60), ("t10k", 20)):
+        labels = generator.integers(0, 10, count)
+        images = generator.integers(0, 255, (count, 4, 5))
+        (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(_idx(images))
+        (tmp_path / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(_idx(labels)))
+    return tmp_path
+
+
+def test_mnist_reads_plain_and_gzipped_files(mnist_folder: Path) -> None:
+    workload = Workload(MNIST(folder=str(mnist_folder), hidden=(8,)).build())
+    assert (workload.num_samples, len(workload.eval_data)) == (60, 20)
+    assert set(workload.evaluate(workload.task.model())) == {"eval/loss", "eval/accuracy"}
+    assert workload.batch(np.arange(3))[0].shape == (3, 20)
+    assert Workload(MNIST(folder=str(mnist_folder), limit=7).build()).num_samples == 7
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "not an IDX file"),
+        (b"\x89PNG....", "not an IDX file"),
+        (b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", "not an IDX file"),
+        (_idx(np.zeros(9))[:-1], "needs 9"),
+        (b"\0\0\x08\x01\xff\xff\xff\xff", "needs 4294967295"),
+    ],
+)
+def test_broken_idx_files_are_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "broken").write_bytes(content)
+    with pytest.raises(TaskError, match=problem):
+        read_idx(tmp_path / "broken")
+    (tmp_path / "broken.gz").write_bytes(b"\x1f\x8b" + content)
+    with pytest.raises(TaskError, match="cannot be read"):
+        read_idx(tmp_path / "broken.gz")
+
+
+def test_mnist_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"train-images-idx3-ubyte.*set task\.folder"):
+        MNIST(folder=str(tmp_path)).train_data()
+
+
+def test_quadratic_is_analytic() -> None:
+    task = Quadratic(dim=5, samples=40, condition=10.0)
+    workload = Workload(task.build())
+    samples = workload.batch(np.arange(40))[0]
+    model = task.model()
+    model.get_parameter("w").data.copy_(samples.mean(dim=0))
+    loss = task.loss(model, (samples,))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert float(model.get_parameter("w").grad.abs().max()) < 1e-6, "the mean of the samples is the minimum"  # type: ignore[union-attr]
+    assert task.metrics(model, (samples,))["distance"] < 1e-6
+
+
+def test_char_lm_reads_a_file_and_the_standard_library(tmp_path: Path) -> None:
+    text = tmp_path / "corpus.txt"
+    text.write_bytes(bytes(range(256)) * 20)
+    workload = Workload(CharLM(context=16, width=16, heads=2, depth=1, corpus=str(text)).build())
+    (window,) = workload.batch(np.array([0]))
+    assert window[0].tolist() == list(range(17))
+    assert Workload(CharLM(corpus_bytes=50_000, context=32).build()).num_samples > 1000
+    with pytest.raises(TaskError, match=r"set task\.corpus"):
+        CharLM(corpus=str(tmp_path / "absent")).train_data()
+    with pytest.raises(TaskError, match="too short"):
+        CharLM(corpus=str(text), context=6000).train_data()
+
+
+def test_char_lm_sees_no_future() -> None:
+    model = CharLM(width=16, heads=2, depth=2, context=8).model().eval()
+    tokens = torch.arange(8).view(1, 8)
+    changed = tokens.clone()
+    changed[0, 5] = 99
+    before, after = model(tokens), model(changed)
+    assert torch.equal(before[0, :5], after[0, :5])
+    assert not torch.equal(before[0, 5:], after[0, 5:])
+
+
+CUSTOM = """
+import torch
+from torch import nn
+
+class Tiny:
+    def __init__(self, width=3): self.width = width
+    def model(self): return nn.Linear(self.width, 1)
+    def train_data(self): return [(torch.ones(self.width), torch.ones(1))] * 16
+    def eval_data(self): return self.train_data()
+    def loss(self, model, batch): return (model(batch[0]) - batch[1]).square().mean()
+
+def broken(): return object()
+not_callable = 3
+"""
+
+
+def test_custom_task_is_built_from_its_entrypoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tiny_task.py").write_text(CUSTOM)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    workload = Workload(Custom(entrypoint="tiny_task:Tiny", args={"width": 5}).build())
+    assert workload.batch(np.arange(2))[0].shape == (2, 5)
+    assert workload.evaluate(workload.task.model())["eval/loss"] > 0
+    for entrypoint, problem in (
+        ("tiny_task:Nope", "no callable"),
+        ("tiny_task:not_callable", "no callable"),
+        ("absent_module:x", "cannot be imported"),
+        ("tiny_task:broken", "without model, train_data"),
+    ):
+        with pytest.raises(TaskError, match=problem):
+            Custom(entrypoint=entrypoint).build()
+    sys.modules.pop("tiny_task")
