@@ -34,6 +34,7 @@ class Sampler:
             )
         self._data, self._num_samples, self._seed, self._labels = data, num_samples, seed, labels
         self._pool = lru_cache(maxsize=4)(self._pool_uncached)
+        self._chunk = lru_cache(maxsize=16)(self._chunk_uncached)
 
     def batch(self, view: View, worker: int, step: int) -> Indices:
         """Return the indices of the samples `worker` reads at `step`."""
@@ -75,9 +76,8 @@ class Sampler:
         if len(pool) < num_workers:
             return pool[chunk % len(pool) :][:1]
         batch_size = self._batch_size(num_workers)
-        return _batch(
-            self._chunk(pool, num_workers, chunk, position), lap_step, _lap_steps(len(pool), num_workers, batch_size)
-        )
+        lap_steps = _lap_steps(len(pool), num_workers, batch_size)
+        return _batch(self._chunk(position, num_workers, chunk), lap_step, lap_steps)
 
     def _batch_size(self, num_workers: int) -> int:
         injection = self._data.injection
@@ -103,15 +103,16 @@ class Sampler:
         for index, (num_workers, steps) in enumerate(position.spent):
             before = Cursor(position.epoch, position.lap, position.spent[:index])
             lap_steps = _lap_steps(len(pool), num_workers, self._batch_size(num_workers))
-            chunks = [self._chunk(pool, num_workers, chunk, before) for chunk in range(num_workers)]
+            chunks = [self._chunk_uncached(before, num_workers, chunk) for chunk in range(num_workers)]
             pool = np.concatenate([chunk[_edge(len(chunk), steps, lap_steps) :] for chunk in chunks])
         return pool
 
-    def _chunk(self, pool: Indices, num_workers: int, chunk: int, position: Cursor) -> Indices:
+    def _chunk_uncached(self, position: Cursor, num_workers: int, chunk: int) -> Indices:
+        """Return one chunk of a lap in the order it is read: shuffled within, by `defdp` anew each lap."""
+        pool = self._pool(position)
         part = pool[_edge(len(pool), chunk, num_workers) : _edge(len(pool), chunk + 1, num_workers)]
-        if self._data.partition == "seldp":
-            return part
-        return part[_generator(self._seed, "chunk", position.epoch, position.lap, chunk).permutation(len(part))]
+        lap = position.lap if self._data.partition == "defdp" else 0
+        return part[_generator(self._seed, "chunk", position.epoch, lap, chunk).permutation(len(part))]
 
     def _order(self, epoch: int) -> Indices:
         """Return the order of all samples: a shuffle common to all workers, partly sorted by label under skew.
