@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from raysync.metrics import Event
@@ -24,12 +24,12 @@ PACE = Pace(step_s=0.02, jitter=0.2)
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "bsp": {"kind": "bsp"},
-    "selsync, delta 0.3": {"kind": "selsync", "delta": 0.3},
-    "selsync, delta 0.3, overlap": {"kind": "selsync", "delta": 0.3, "overlap": True},
-    "ssp, bound 3": {"kind": "ssp", "staleness_bound": 3},
-    "fedavg, C 1, E 0.25": {"kind": "fedavg", "local_epochs": 0.25},
-    "local sgd, H 8": {"kind": "local_sgd", "sync_every": 8},
-    "diloco, H 20": {"kind": "diloco", "sync_every": 20},
+    "selsync 0.3": {"kind": "selsync", "delta": 0.3},
+    "selsync 0.3, overlap": {"kind": "selsync", "delta": 0.3, "overlap": True},
+    "ssp 3": {"kind": "ssp", "staleness_bound": 3},
+    "fedavg 1, 0.25": {"kind": "fedavg", "local_epochs": 0.25},
+    "local_sgd 8": {"kind": "local_sgd", "sync_every": 8},
+    "diloco 20": {"kind": "diloco", "sync_every": 20},
 }
 
 
@@ -61,7 +61,8 @@ def simulate(spec: JobSpec, workload: Workload, progress: Progress | None = None
     def show(event: Event, now_s: float) -> None:
         if event.kind == "metrics":
             latest.update(event.data)
-            note = f"loss {latest.get('train/loss', 0):.3f}  accuracy {latest.get('eval/accuracy', 0):.3f}  {now_s:5.1f} virtual s"
+            loss, accuracy = latest.get("train/loss", 0.0), latest.get("eval/accuracy", 0.0)
+            note = f"loss {loss:.3f} accuracy {accuracy:.3f} {now_s:4.1f} s"
             progress.update(bar, completed=min(event.step + 1, spec.budget.steps), note=note)
 
     return Simulation(spec, network=NETWORK, pace=PACE, workload=workload, on_event=show).run()
@@ -80,10 +81,9 @@ def main() -> int:
     workload = Workload(digits_job({"kind": "bsp"}).task.build())
     results: dict[str, SimResult] = {}
     columns = (
-        TextColumn("{task.description:28s}"),
-        BarColumn(24),
+        TextColumn("{task.description:20s}"),
+        BarColumn(12),
         MofNCompleteColumn(),
-        TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=console) as progress:
@@ -110,7 +110,7 @@ def _row(result: SimResult) -> dict[str, float | None]:
 
 
 def _strategies_table(results: dict[str, SimResult]) -> Table:
-    table = Table(title=f"digits, 4 workers, 2 shards, {STEPS} steps, 100 Mbit/s (simulated network, real training)")
+    table = Table(title=f"digits, 4 workers, 2 shards, {STEPS} steps, simulated 100 Mbit/s")
     for heading in ("strategy", "accuracy", "LSSR", "MB sent", "virtual time", "time to 95 %"):
         table.add_column(heading, justify="left" if heading == "strategy" else "right")
     for label, result in results.items():
@@ -149,7 +149,9 @@ def _chart(results: dict[str, SimResult], path: Path) -> None:
         accuracies = [100 * found["eval/accuracy"] for _, _, found in result.eval_times]
         by_time.plot([time_s for time_s, _, _ in result.eval_times], accuracies, label=label, linewidth=1.6)
         total = (result.bytes_up + result.bytes_down) / 1e6
-        by_bytes.plot(total, accuracies[-1], "o", label=label, markersize=8)
+        (point,) = by_bytes.plot(total, accuracies[-1], "o", markersize=8)
+        color = point.get_color()
+        by_bytes.annotate(label, (total, accuracies[-1]), (0, 9), textcoords="offset points", rotation=60, color=color)
     by_time.set(
         xlabel="virtual time, s",
         ylabel="evaluation accuracy, %",
