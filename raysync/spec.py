@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
 from raysync.compress import AnyCodec, Identity
+from raysync.compress.warmup import codec_for_round
 from raysync.errors import Problem, SpecError
 from raysync.optim import SGD, AnyOptimizer
 from raysync.optim.schedule import AnySchedule as AnyLRSchedule
@@ -33,6 +34,24 @@ class Compression(Value):
     pull: AnyCodec = Identity()
     error_feedback: bool = True
     """Keep what was not sent and add it next time, on both sides; false only as a control."""
+    dense_rounds: int = Field(default=0, ge=0)
+    """Send everything in the first rounds, while training is fragile."""
+    ramp_rounds: int = Field(default=0, ge=0)
+    """After that, come down to a codec's ratio over so many rounds (codecs without one stay dense so long)."""
+    min_bytes: int = Field(default=0, ge=0)
+    """Send blocks smaller than this uncompressed."""
+
+    def push_codec(self, round: int, size_bytes: int) -> AnyCodec:
+        """Return what a worker sends a block with in a round."""
+        return self._for_round(self.push, round, size_bytes)
+
+    def pull_codec(self, round: int, size_bytes: int, ratio: float | None) -> AnyCodec:
+        """Return what a shard answers with; `ratio` is the one now in force, where the codec has one."""
+        codec = self.pull if ratio is None else self.pull.model_copy(update={"ratio": ratio})
+        return self._for_round(codec, round, size_bytes)
+
+    def _for_round(self, codec: AnyCodec, round: int, size_bytes: int) -> AnyCodec:
+        return codec_for_round(codec, round, size_bytes, self.dense_rounds, self.ramp_rounds, self.min_bytes)
 
 
 class Injection(Value):

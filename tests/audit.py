@@ -50,8 +50,8 @@ class AuditedSimulation(Simulation):
         """By block, round and asynchronous worker (else -1)."""
         self._unsaved: dict[tuple[int, int, int], Closed] = {}
         self.payloads: dict[tuple[int, int, int, str], bytes] = {}
-        self.estates: dict[Account, tuple[Tensor | None, dict[int, Tensor | None]]] = {}
-        """A dead worker's residual, and what it would have been after the push that was on its way."""
+        self.estates: dict[Account, tuple[Tensor | None, tuple[int, bytes] | None]] = {}
+        """A dead worker's residual, and the push that was on its way."""
         super().__init__(*arguments, **world, on_send=self._watch)
 
     # Watching
@@ -83,9 +83,9 @@ class AuditedSimulation(Simulation):
         feedback = core.exchange.feedback
         state = feedback.state_dict()
         for worker, block, kind in [key for key in self.offered if key[0] == core.id]:
+            residual = feedback.residual((block, kind))
             pending = state["pending"].get(f"{block}/{kind}")
-            ahead = {} if pending is None else {pending[0]: pending[2]}
-            self.estates[worker, block, kind] = (feedback.residual((block, kind)), ahead)
+            self.estates[worker, block, kind] = (None if residual is None else residual.clone(), pending)
 
     def _run(self, address: str, action: Callable[[], list[m.Send]]) -> None:
         """Count what a shard has applied only once it is durable: what a crash undoes never happened."""
@@ -149,11 +149,9 @@ class AuditedSimulation(Simulation):
     def _held(self, account: Account, sent: dict[int, Tensor]) -> Tensor | float:
         worker, block, kind = account
         if account in self.estates:
-            residual, ahead = self.estates[account]
-            for round, after in ahead.items():
-                if round not in sent:
-                    return self.offered[account][round] + (0.0 if residual is None else residual.double())
-                residual = after
+            residual, pending = self.estates[account]
+            if pending is not None and pending[0] not in sent:
+                return decode(pending[1]).double() + (0.0 if residual is None else residual.double())
         else:
             feedback = self.workers[worker].exchange.feedback
             assert (block, kind) not in feedback.pending(), f"{account} ended with a push on its way"

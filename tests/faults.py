@@ -1,7 +1,7 @@
 """Random fault schedules: a seed is a whole job with everything that goes wrong in it.
 
-python -m tests.faults --seed 17        show one schedule again
-python -m tests.faults --count 10000    run many; stops at the first that fails and prints its seed
+python -m tests.faults --seed 17        show one schedule again python -m tests.faults --count 10000    run many;
+stops at the first that fails and prints its seed
 """
 
 from __future__ import annotations
@@ -42,6 +42,17 @@ OPTIMIZERS: tuple[dict[str, Any], ...] = (
     {"kind": "adam", "lr": 0.01},
 )
 
+CODECS: tuple[dict[str, Any], ...] = (
+    {"kind": "identity"},
+    {"kind": "onebit", "chunk": 32},
+    {"kind": "topk", "ratio": 0.2},
+    {"kind": "topk", "ratio": 0.1, "values": "fp32"},
+    {"kind": "randomk", "ratio": 0.3},
+    {"kind": "int8", "chunk": 32},
+    {"kind": "qsgd", "chunk": 32},
+    {"kind": "bf16"},
+)
+
 
 @lru_cache(maxsize=1)
 def _workload() -> Workload:
@@ -58,6 +69,12 @@ def make_spec(seed: int) -> JobSpec:
             "task": {"kind": "quadratic", "dim": 10, "samples": 64},
             "strategy": STRATEGIES[seed % len(STRATEGIES)],
             "optimizer": choose.choice(OPTIMIZERS),
+            "compression": {
+                "push": choose.choice(CODECS),
+                "pull": choose.choice(CODECS),
+                "dense_rounds": choose.choice((0, 0, 2)),
+                "ramp_rounds": choose.choice((0, 0, 3)),
+            },
             "lr_schedule": choose.choice(({"kind": "constant"}, {"kind": "cosine", "warmup_steps": 2})),
             "data": {"batch_size": choose.choice((2, 4)), "partition": choose.choice(("seldp", "defdp"))},
             "scale": {

@@ -10,12 +10,14 @@ from raysync.errors import PayloadError
 from raysync.value import Value
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
 class Compressor(Value):
     """The family of codecs. Encoding is configured by the value; decoding needs only the bytes, so it belongs to
-    the class.
+    the class. A member defines `squeeze` and `decode`.
     """
 
     kind: str
@@ -25,18 +27,55 @@ class Compressor(Value):
     """True where decoding gives back every bit, so no residual needs to be kept."""
 
     def encode(self, x: Tensor, seed: int) -> bytes:
-        """Return the bytes for the one-dimensional fp32 tensor `x`; equal arguments give equal bytes."""
+        """Return the bytes for the one-dimensional fp32 tensor `x`; equal arguments give equal bytes.
+
+        Zeros count as positive, whatever their sign.
+        """
+        import torch
+
+        return self.squeeze(x, torch.zeros_like(x, memory_format=torch.contiguous_format), seed)
+
+    def squeeze(self, update: Tensor, residual: Tensor, seed: int) -> bytes:
+        """Return the bytes for v = update + residual, and leave v - decode(bytes) in `residual`.
+
+        Raise `PayloadError`, with the residual as it was, if v holds a NaN or an infinity.
+        """
         raise NotImplementedError
 
     @classmethod
-    def decode(cls, payload: bytes) -> Tensor:
-        """Return the fp32 tensor the bytes stand for; raise `PayloadError` for anything `encode` cannot have made."""
+    def decode(cls, payload: bytes, size: int | None = None) -> Tensor:
+        """Return the fp32 tensor the bytes stand for; raise `PayloadError` for anything `squeeze` cannot have made.
+
+        Give the `size` you expect, and no more than that is ever allocated.
+        """
         raise NotImplementedError
 
     @classmethod
     def decode_add(cls, payload: bytes, out: Tensor, weight: float = 1.0) -> None:
         """Add `weight` times the decoded payload to `out` in place."""
-        decoded = cls.decode(payload)
-        if len(decoded) != len(out):
-            raise PayloadError(f"it holds {len(decoded)} elements, the block has {len(out)}")
-        out.add_(decoded, alpha=weight)
+        out.add_(cls.decode(payload, len(out)).to(out.device), alpha=weight)
+
+
+def contiguous(tensor: Tensor) -> NDArray[np.float32]:
+    """Return a CPU tensor's numbers as a flat array, without a copy where they already lie in a row."""
+    array: NDArray[np.float32] = tensor.detach().contiguous().numpy()
+    return array
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Return whether no element is NaN or infinite."""
+    return len(tensor) == 0 or all(bool(bound.isfinite()) for bound in tensor.aminmax())
+
+
+def refuse_non_finite(position: int | None = None) -> PayloadError:
+    """Return the error for a NaN or an infinity among the numbers to encode."""
+    where = "" if position is None else f" near element {position}"
+    return PayloadError(
+        f"a NaN or an infinity{where} cannot be sent: look at the loss, lower the learning rate, or clip"
+    )
+
+
+def check_size(count: int, size: int | None) -> None:
+    """Refuse a payload that announces another number of elements than the receiver expects."""
+    if size is not None and count != size:
+        raise PayloadError(f"it holds {count} elements, the block has {size}")

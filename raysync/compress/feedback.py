@@ -1,12 +1,15 @@
-"""Error feedback: what a sender has not yet sent, block by block, kept until the receiver has acknowledged.
+"""Error feedback: what a sender has not yet sent, block by block, until the receiver has acknowledged.
 
-v = u + e; send c = encode(v); e = v - decode(c), the residual computed from what the receiver will decode.
+v = u + e; send c = encode(v); e = v - decode(c), computed from what the receiver will decode. The residual moves at
+once, and the payload is kept until it is acknowledged: recalling it puts decode(c) back.
 """
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from raysync.compress.registry import decode_add
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,8 +25,6 @@ class Pending(NamedTuple):
 
     round: int
     payload: bytes
-    residual: Tensor | None
-    """The residual once the push is acknowledged; None for zero."""
 
 
 class Feedback:
@@ -33,34 +34,32 @@ class Feedback:
         self._enabled = enabled
         self._residual: dict[Key, Tensor] = {}
         self._pending: dict[Key, Pending] = {}
+        self._norm: float | None = 0.0
 
     def squeeze(self, key: Key, round: int, update: Tensor, codec: Compressor, seed: int) -> bytes:
         """Return the payload for `update` plus what was left; asked again for the same round, return the same bytes."""
         pending = self._pending.get(key)
         if pending is not None and pending.round == round:
             return pending.payload
-        old = self._residual.get(key)
-        compensated = update if old is None else update + old
-        payload = codec.encode(compensated, seed)
-        rest = None if codec.lossless or not self._enabled else compensated - codec.decode(payload)
-        self._pending[key] = Pending(round, payload, rest)
+        if not self._enabled or (codec.lossless and key not in self._residual):
+            payload = codec.encode(update, seed)
+        else:
+            payload = codec.squeeze(update, self._own(key, update), seed)
+        self._pending[key], self._norm = Pending(round, payload), None
         return payload
 
     def commit(self, key: Key, round: int) -> None:
-        """The receiver has applied this round's push: its residual becomes the residual."""
+        """The receiver has applied this round's push: it cannot be recalled any more."""
         pending = self._pending.get(key)
-        if pending is None or pending.round != round:
-            return
-        del self._pending[key]
-        self._store(key, pending.residual)
+        if pending is not None and pending.round == round:
+            del self._pending[key]
 
-    def recall(self, key: Key, codec: Compressor) -> None:
+    def recall(self, key: Key, like: Tensor) -> None:
         """The receiver never applied the pending push: what it held goes back into the residual."""
         pending = self._pending.pop(key, None)
-        if pending is None or not self._enabled:
-            return
-        sent = codec.decode(pending.payload)
-        self._store(key, sent if pending.residual is None else pending.residual + sent)
+        if pending is not None and self._enabled:
+            decode_add(pending.payload, self._own(key, like))
+            self._norm = None
 
     def pending(self) -> dict[Key, int]:
         """Return the round of each push still on its way."""
@@ -75,29 +74,28 @@ class Feedback:
         return dict(self._residual)
 
     def norm(self) -> float:
-        """Return the L2 norm of all residuals together."""
-        return math.sqrt(sum(float(rest.double().square().sum()) for rest in self._residual.values()))
+        """Return the L2 norm of all residuals together; worked out only when they have changed."""
+        if self._norm is None:
+            self._norm = math.sqrt(sum(float(rest.norm()) ** 2 for rest in self._residual.values()))
+        return self._norm
 
-    def _store(self, key: Key, residual: Tensor | None) -> None:
-        if residual is None:
-            self._residual.pop(key, None)
-        else:
-            self._residual[key] = residual
+    def _own(self, key: Key, like: Tensor) -> Tensor:
+        if key not in self._residual:
+            self._residual[key] = like.new_zeros(len(like))
+        return self._residual[key]
 
     def state_dict(self) -> dict[str, Any]:
         """Return residuals and pushes on their way."""
         return {
             "residual": {_name(key): rest.clone() for key, rest in self._residual.items()},
-            "pending": {
-                _name(key): (p.round, p.payload, None if p.residual is None else p.residual.clone())
-                for key, p in self._pending.items()
-            },
+            "pending": {_name(key): tuple(pending) for key, pending in self._pending.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self._residual = {_key(name): rest.clone() for name, rest in state["residual"].items()}
         self._pending = {_key(name): Pending(*pending) for name, pending in state["pending"].items()}
+        self._norm = None
 
 
 def _name(key: Key) -> str:

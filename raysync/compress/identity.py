@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from raysync.compress.base import Compressor
+from raysync.compress.base import Compressor, all_finite, check_size, refuse_non_finite
 from raysync.compress.wire import pack, unpack
 from raysync.errors import PayloadError
 
@@ -22,14 +22,25 @@ class Identity(Compressor):
     number: ClassVar[int] = 0
 
     def encode(self, x: Tensor, seed: int) -> bytes:
+        if not all_finite(x):
+            raise refuse_non_finite()
         values = x.detach().contiguous().cpu().numpy()
-        return pack(self.number, values.size, values.astype("<f4", copy=False).tobytes())
+        return pack(self.number, values.size, values.astype("<f4", copy=False).data.cast("B"))
+
+    def squeeze(self, update: Tensor, residual: Tensor, seed: int) -> bytes:
+        payload = self.encode(update + residual, seed)
+        residual.zero_()
+        return payload
 
     @classmethod
-    def decode(cls, payload: bytes) -> Tensor:
+    def decode(cls, payload: bytes, size: int | None = None) -> Tensor:
         import torch
 
         count, body = unpack(payload, cls.number)
+        check_size(count, size)
         if len(body) != 4 * count:
             raise PayloadError(f"{len(body)} bytes cannot hold {count} fp32 elements")
-        return torch.from_numpy(np.frombuffer(body, "<f4").astype(np.float32, copy=True))
+        values = np.frombuffer(body, "<f4").astype(np.float32, copy=True)
+        if not np.isfinite(values).all():
+            raise PayloadError("it holds a NaN or an infinity")
+        return torch.from_numpy(values)

@@ -17,9 +17,9 @@ CODECS: tuple[type[Compressor], ...] = get_args(get_args(AnyCodec)[0])
 _BY_NUMBER = {codec.number: codec for codec in CODECS}
 
 
-def decode(payload: bytes) -> Tensor:
-    """Return the fp32 tensor a payload of any codec stands for."""
-    return _codec(payload).decode(payload)
+def decode(payload: bytes, size: int | None = None) -> Tensor:
+    """Return the fp32 tensor a payload of any codec stands for, of `size` elements where that is known."""
+    return _codec(payload).decode(payload, size)
 
 
 def decode_add(payload: bytes, out: Tensor, weight: float = 1.0) -> None:

@@ -7,7 +7,8 @@ magic 2s | version u8 | codec u8 | element count u32 | body length u32 | crc32 o
 from __future__ import annotations
 
 import struct
-import zlib
+
+from zlib_ng.zlib_ng import crc32
 
 from raysync.errors import PayloadError
 
@@ -20,10 +21,13 @@ MAX_ELEMENTS = 2**28
 """The most elements one payload may announce (1 GiB of fp32); a block is far smaller."""
 
 
-def pack(codec: int, count: int, body: bytes | memoryview) -> bytes:
-    """Return `body` in an envelope that names its codec and element count."""
-    start = _HEADER.pack(_MAGIC, _VERSION, codec, count, len(body), 0)[:12]
-    return b"".join((start, zlib.crc32(body, zlib.crc32(start)).to_bytes(4, "little"), body))
+def pack(codec: int, count: int, *parts: bytes | memoryview) -> bytes:
+    """Return the parts, as one body, in an envelope that names its codec and element count."""
+    start = _HEADER.pack(_MAGIC, _VERSION, codec, count, sum(map(len, parts)), 0)[:12]
+    checksum = crc32(start)
+    for part in parts:
+        checksum = crc32(part, checksum)
+    return b"".join((start, checksum.to_bytes(4, "little"), *parts))
 
 
 def codec_of(payload: bytes) -> int:
@@ -47,6 +51,6 @@ def unpack(payload: bytes, codec: int) -> tuple[int, memoryview]:
     body = memoryview(payload)[OVERHEAD_BYTES:]
     if len(body) != length:
         raise PayloadError(f"the body has {len(body)} bytes, its header says {length}")
-    if zlib.crc32(body, zlib.crc32(memoryview(payload)[:12])) != crc:
+    if crc32(body, crc32(memoryview(payload)[:12])) != crc:
         raise PayloadError("the checksum does not match: it was damaged on the way")
     return count, body

@@ -52,7 +52,7 @@ class ServerBlock:
         inherited = self._legacy.pop(kind, None)
         if inherited is not None:
             mean.add_(inherited)
-        codec = _with_ratio(self._spec.compression.pull, first.pull_ratio if first else None)
+        codec = self._spec.compression.pull_codec(round, 4 * len(self.x), first.pull_ratio if first else None)
         seed = derive(self._spec.seed, "pull", round, self.index)
         if self._spec.strategy.relays and kind == "gradient" and self.role is Role.PARAMETER:
             return m.Update(
@@ -64,9 +64,7 @@ class ServerBlock:
 
     def absorb(self, push: m.Push, num_workers: int) -> None:
         """Asynchronous: apply one worker's push on arrival, at 1 / num_workers of the step."""
-        update = decode(push.payload)
-        if len(update) != len(self.x):
-            decode_add(push.payload, self.x)  # raises the error that says so
+        update = decode(push.payload, len(self.x))
         inherited = self._legacy.pop(push.payload_kind, None)
         if self.role is not Role.PARAMETER:
             update.div_(num_workers)
@@ -76,7 +74,7 @@ class ServerBlock:
 
     def difference(self, pull: m.Pull) -> m.Update:
         """Asynchronous: return what has changed for one worker since it last looked."""
-        codec = _with_ratio(self._spec.compression.pull, pull.pull_ratio)
+        codec = self._spec.compression.pull_codec(pull.round, 4 * len(self.x), pull.pull_ratio)
         seed = derive(self._spec.seed, "pull", pull.round, self.index, pull.worker)
         payload = self._show(self.seen_by[pull.worker], codec, seed)
         return m.Update(block=self.index, round=pull.round, payload_kind="delta", payload=payload)
@@ -112,7 +110,8 @@ class ServerBlock:
             mean.add_(self._rest)
         payload = codec.encode(mean, seed)
         if self._spec.compression.error_feedback and not codec.lossless:
-            self._rest = mean - decode(payload)
+            decode_add(payload, mean, -1.0)
+            self._rest = mean
         return payload
 
     def residual_sq(self) -> float:
@@ -143,7 +142,3 @@ class ServerBlock:
         block._rest = None if state["rest"] is None else state["rest"].clone()
         block._outer.state[block.x] = {name: value.clone() for name, value in state["outer"].items()}
         return block
-
-
-def _with_ratio(codec: Compressor, ratio: float | None) -> Compressor:
-    return codec if ratio is None else codec.model_copy(update={"ratio": ratio})

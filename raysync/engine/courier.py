@@ -55,16 +55,15 @@ class Courier:
         lr: float,
     ) -> list[m.Send]:
         """Return the worker's contributions to a round; asked again, the same bytes."""
-        codec, sends = self.spec.compression.push, []
+        sends = []
         for block in sorted(blocks):
-            seed = derive(self.spec.seed, "push", self.worker, round, block)
             push = m.Push(
                 view=self.view,
                 worker=self.worker,
                 block=block,
                 round=round,
                 participants=participants,
-                payload=self.exchange.payload(self.exchange.blocks[block], round, kind, codec, seed),
+                payload=self._payload(block, round, kind),
                 payload_kind=kind,
                 weight=weight,
                 lr=lr,
@@ -105,6 +104,13 @@ class Courier:
             )
             for block in sorted(blocks)
         ]
+
+    def _payload(self, block: int, round: int, kind: PayloadKind) -> bytes:
+        shape = self.exchange.blocks[block]
+        codec = self.spec.compression.push_codec(round, 4 * shape.size)
+        return self.exchange.payload(
+            shape, round, kind, codec, derive(self.spec.seed, "push", self.worker, round, block)
+        )
 
     @property
     def _pull_ratio(self) -> float | None:

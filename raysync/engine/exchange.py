@@ -11,6 +11,7 @@ from raysync.compress.feedback import Feedback
 from raysync.compress.registry import decode, decode_add
 from raysync.engine import messages as m
 from raysync.engine.replica import Replica
+from raysync.errors import PayloadError
 from raysync.shard import Block, Role, assign, cut
 from raysync.spec import JobSpec
 from raysync.sync.base import PayloadKind
@@ -48,7 +49,10 @@ class Exchange:
             )
         else:
             update = self._stretch(block, self._replica.flat, self._replica.extras()) - self.seen(block)
-        return self.feedback.squeeze((block.index, kind), round, update, codec, seed)
+        try:
+            return self.feedback.squeeze((block.index, kind), round, update, codec, seed)
+        except PayloadError as error:
+            raise PayloadError(f"block {block.index} ({self._replica.describe(block)}): {error.problem}") from error
 
     def initial(self, block: Block) -> bytes:
         """Return this replica's own values of a block, exactly."""
@@ -64,22 +68,22 @@ class Exchange:
         """Take in the result of a round, and commit the residual of the push it acknowledges."""
         block = self.blocks[update.block]
         if update.payload_kind == "gradient":
-            self._replica.grad[block.start : block.stop] = decode(update.payload)
+            self._replica.grad[block.start : block.stop] = decode(update.payload, block.size)
         else:
             decode_add(update.payload, self.seen(block))
         self.feedback.commit((block.index, contributed), update.round)
         self.rounds[block.index] = update.round
 
-    def load(self, state: m.State, codec: Compressor) -> None:
+    def load(self, state: m.State) -> None:
         """Replace the visible values of a block, and settle what was still on its way to it."""
         block = self.blocks[state.block]
-        self.seen(block).copy_(decode(state.payload))
+        self.seen(block).copy_(decode(state.payload, block.size))
         self.rounds[block.index] = state.round
         for key, round in self.feedback.pending().items():
             if key[0] == block.index and round <= state.applied_round:
                 self.feedback.commit(key, round)
             elif key[0] == block.index:
-                self.feedback.recall(key, codec)
+                self.feedback.recall(key, self.seen(block))
 
     def adopt(self) -> None:
         """Make the visible values the local ones."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysync.errors import TaskError
-from raysync.shard import Role
+from raysync.shard import Block, Role
 from raysync.spec import JobSpec
 from raysync.tasks.workload import Workload
 
@@ -69,6 +69,18 @@ class Replica:
         if self._spec.inner_state != "average":
             return []
         return [self.optimizer.state[self.flat][name] for name in self._spec.optimizer.active_moments]
+
+    def describe(self, block: Block) -> str:
+        """Return the names of the parameters a block holds, or what else it is."""
+        if block.role is not Role.PARAMETER:
+            return f"{block.role.value}s"
+        names, offset = [], 0
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                if offset < block.stop and offset + parameter.numel() > block.start:
+                    names.append(name)
+                offset += parameter.numel()
+        return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
     def compute(self, indices: NDArray[np.int64], seed: int) -> float:
         """Leave the mean gradient over the samples in `grad` and return their mean loss; `seed` drives dropout and

@@ -231,7 +231,7 @@ class Worker:
             return []
         if self._decision is not None and self.phase is Phase.SYNCING and state.round < self._decision.round:
             return []
-        self.exchange.load(state, self.spec.compression.push)
+        self.exchange.load(state)
         if self.phase is Phase.SYNCING:
             return self._block_done(state.block)
         self._waiting.discard(state.block)

@@ -1,4 +1,6 @@
-"""The demonstration behind `make demo`: digits on four workers under every strategy, on a simulated 100 Mbit/s network."""
+"""The demonstration behind `make demo`: digits on four workers under every strategy, on a simulated 100 Mbit/s
+network.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Does the timing matter? SelSync's trigger against random and evenly spaced ones that fire equally often, and against FDA's."""
+"""Does the timing matter? SelSync's trigger against random and evenly spaced ones that fire equally often, and
+against FDA's.
+"""
 
 from __future__ import annotations
 

@@ -98,7 +98,9 @@ def test_replicas_are_bitwise_equal_after_every_round(name: str, workers: int, s
 
 @pytest.mark.parametrize("name", EVERY)
 def test_shards_change_nothing(name: str) -> None:
-    """The same blocks on 1 or 4 shards give the same bytes; with SSP, whose order of arrival is timing, on an even network."""
+    """The same blocks on 1 or 4 shards give the same bytes; with SSP, whose order of arrival is timing, on an even
+    network.
+    """
     finals = []
     for shards in (1, 4):
         spec = job(EVERY[name], optimizer={"kind": "sgd", "lr": 0.05, "momentum": 0.9}, scale={"shards": shards})

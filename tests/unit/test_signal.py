@@ -14,7 +14,9 @@ from raysync.sync.signal.grad_change import ewma
 
 
 def reference(squared_norms: list[float], window: int, alpha: float) -> list[float]:
-    """SelSync's Delta, straight from the formula: smooth the squared norm over the last W values, take the relative change."""
+    """SelSync's Delta, straight from the formula: smooth the squared norm over the last W values, take the relative
+    change.
+    """
     deltas = []
     for i in range(len(squared_norms)):
         smooth = []
@@ -66,7 +68,9 @@ def test_zero_or_broken_norm_calls_for_a_synchronisation(norms: list[float]) -> 
 
 
 def test_orders_differ_as_the_notes_say() -> None:
-    """On stationary noise: smoothing last fires always at 0.3, smoothing first rarely, the released code's double one never."""
+    """On stationary noise: smoothing last fires always at 0.3, smoothing first rarely, the released code's double
+    one never.
+    """
     generator = random.Random(1)
     norms = [generator.lognormvariate(0, 0.55) ** 2 for _ in range(3000)]
     rates = {}
