@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from raysync.errors import PayloadError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 LANES = 32
@@ -84,12 +85,12 @@ def chunk_lengths(count: int, chunk: int, like: Tensor) -> Tensor:
     return lengths
 
 
-def uniform(count: int, seed: int, device: object) -> Tensor:
+def uniform(count: int, seed: int, device: torch.device) -> Tensor:
     """Return numbers in [0, 1), element i depending on i and seed alone (a 32-bit finaliser over a Weyl sequence)."""
     import torch
 
     mask = 0xFFFFFFFF
-    x = (torch.arange(count, dtype=torch.int64, device=device) * 0x9E3779B9 + (seed & mask)) & mask  # type: ignore[call-overload]
+    x = (torch.arange(count, dtype=torch.int64, device=device) * 0x9E3779B9 + (seed & mask)) & mask
     x = x ^ (x >> 16)
     x = (x * 0x7FEB352D) & mask
     x = x ^ (x >> 15)

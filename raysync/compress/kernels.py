@@ -32,19 +32,23 @@ def _splat(builder: Any, scalar: Any, vector: Any) -> Any:
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), ir.Constant(_WORDS, [0] * LANES))
 
 
+def _with_sign(builder: Any, negative: Any, scalar: Any) -> Any:
+    plus = _splat(builder, scalar, _FLOATS)
+    return builder.select(negative, builder.fsub(ir.Constant(_FLOATS, [-0.0] * LANES), plus), plus)
+
+
 @intrinsic
 def _squeeze_signs(typing: Any, update: Any, residual: Any, index: Any, scale: Any) -> Any:
-    """For 32 elements: v = update + residual; residual = v - copysign(scale, v); return the sign bits of v."""
+    """For 32 elements: v = update + residual; residual = v -+ scale; return which v are negative."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         u, e, i, s = arguments
         source = builder.load(_pointer(context, builder, signature.args[0], u, i, _FLOATS), align=4)
         target = _pointer(context, builder, signature.args[1], e, i, _FLOATS)
-        bits = builder.bitcast(builder.fadd(source, builder.load(target, align=4)), _WORDS)
-        sign = builder.and_(bits, ir.Constant(_WORDS, [0x80000000] * LANES))
-        step = builder.bitcast(builder.or_(sign, builder.bitcast(_splat(builder, s, _FLOATS), _WORDS)), _FLOATS)
-        builder.store(builder.fsub(builder.bitcast(bits, _FLOATS), step), target, align=4)
-        negative = builder.icmp_signed("<", bits, ir.Constant(_WORDS, [0] * LANES))
+        value = builder.fadd(source, builder.load(target, align=4))
+        negative = builder.fcmp_ordered("<", value, ir.Constant(_FLOATS, [0.0] * LANES))
+        step = _with_sign(builder, negative, s)
+        builder.store(builder.fsub(value, step), target, align=4)
         return builder.bitcast(negative, ir.IntType(32))
 
     return types.uint32(update, residual, index, scale), codegen
@@ -58,9 +62,8 @@ def _add_signs(typing: Any, out: Any, index: Any, word: Any, scale: Any) -> Any:
         array, i, word_value, s = arguments
         target = _pointer(context, builder, signature.args[0], array, i, _FLOATS)
         mask = builder.bitcast(word_value, ir.VectorType(ir.IntType(1), LANES))
-        plus = _splat(builder, s, _FLOATS)
-        minus = builder.fsub(ir.Constant(_FLOATS, [-0.0] * LANES), plus)
-        builder.store(builder.fadd(builder.load(target, align=4), builder.select(mask, minus, plus)), target, align=4)
+        step = _with_sign(builder, mask, s)
+        builder.store(builder.fadd(builder.load(target, align=4), step), target, align=4)
         return context.get_dummy_value()
 
     return types.void(out, index, word, scale), codegen

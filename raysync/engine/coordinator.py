@@ -323,6 +323,7 @@ class Coordinator:
     def _on_died(self, worker: int) -> list[m.Send]:
         if not self.membership.declare_dead(worker):
             return []
+        self.tally.died(worker)
         start_step = self.gate.low_clock + 1 if self._asynchronous else self.next_step + 1
         return self._change_view(max(start_step, self.view.start_step), gone=(worker,))
 
@@ -350,6 +351,7 @@ class Coordinator:
         return self.membership.news()
 
     def _admit(self, worker: int, start_step: int) -> None:
+        self.tally.came_back(worker)
         step = max(start_step, self.membership.joining[worker].step) if self._asynchronous else start_step
         if self._asynchronous:
             self.gate.admit(worker, step)

@@ -11,7 +11,7 @@ from raysync.engine import messages as m
 from raysync.spec import JobSpec
 from raysync.sync.base import Choice
 
-_SUMMED = ("comm/bytes_up", "comm/bytes_down")
+_SUMMED = ("comm/bytes_up", "comm/bytes_down", "comm/dense_bytes")
 
 
 class Tally:
@@ -23,6 +23,8 @@ class Tally:
         self.local_steps = self.sync_steps = 0
         self.reads = self.staleness_sum = self.staleness_max = 0
         self.last_score: float | None = None
+        self._residual_norms: dict[int, float] = {}
+        self._lost_norms: dict[int, float] = {}
         self._sums: dict[str, dict[int, float]] = {name: {} for name in _SUMMED}
 
     @property
@@ -43,21 +45,32 @@ class Tally:
         self.reads, self.staleness_sum = self.reads + 1, self.staleness_sum + staleness
         self.staleness_max = max(self.staleness_max, staleness)
 
+    def died(self, worker: int) -> None:
+        """A worker has taken its residual along: as much as it last reported."""
+        self._lost_norms[worker] = self._residual_norms.pop(worker, 0.0)
+
+    def came_back(self, worker: int) -> None:
+        """A worker taken for dead is back, with its residual."""
+        self._lost_norms.pop(worker, None)
+
     def metrics(self, reports: Mapping[int, m.Report]) -> dict[str, float]:
         """Return the metrics of a step: sample-weighted losses, sums over all workers, shares so far."""
         for name in _SUMMED:
             self._sums[name] |= {worker: report.metrics[name] for worker, report in reports.items()}
+        self._residual_norms |= {worker: report.metrics["feedback/residual_norm"] for worker, report in reports.items()}
         samples = sum(report.metrics["train/samples"] for report in reports.values())
         loss = sum(report.metrics["train/loss"] * report.metrics["train/samples"] for report in reports.values()) / max(
             1.0, samples
         )
+        sums = {name: sum(by_worker.values()) for name, by_worker in self._sums.items()}
         found = {
             "train/loss": loss,
             "train/samples": samples,
-            **{name: sum(by_worker.values()) for name, by_worker in self._sums.items()},
-            "feedback/residual_norm": math.sqrt(
-                sum(report.metrics["feedback/residual_norm"] ** 2 for report in reports.values())
-            ),
+            "comm/bytes_up": sums["comm/bytes_up"],
+            "comm/bytes_down": sums["comm/bytes_down"],
+            "comm/compression": sums["comm/dense_bytes"] / max(1.0, sums["comm/bytes_up"] + sums["comm/bytes_down"]),
+            "feedback/residual_norm": math.hypot(*self._residual_norms.values()),
+            "feedback/lost_norm": math.hypot(*self._lost_norms.values()),
         }
         if self._asynchronous:
             found |= {

@@ -99,6 +99,8 @@ class Worker:
         self._finished = False
         self._final_metrics: dict[str, float] = {}
         self.bytes_up, self.bytes_down = 0, 0
+        self.dense_bytes = 0
+        """What the same updates would have weighed uncompressed."""
 
     # What the host calls
 
@@ -288,6 +290,7 @@ class Worker:
         if update.round > self.exchange.rounds[update.block]:
             self.exchange.apply(update, decision.payload_kind)
             self.bytes_down += update.payload_bytes
+            self.dense_bytes += 4 * self.exchange.blocks[update.block].size
         return self._block_done(update.block)
 
     def _block_done(self, block: int) -> list[m.Send]:
@@ -367,6 +370,7 @@ class Worker:
             self._waiting, round, participants, kind, float(self._samples_since_sync), self.spec.lr_at(self.step)
         )
         self.bytes_up += sum(send.message.payload_bytes for send in sends)
+        self.dense_bytes += sum(4 * self.exchange.blocks[block].size for block in self._waiting)
         return sends
 
     def _on_snapshot(self, snapshot: int) -> list[m.Send]:
@@ -413,6 +417,7 @@ class Worker:
             "train/samples": float(samples),
             "comm/bytes_up": float(self.bytes_up),
             "comm/bytes_down": float(self.bytes_down),
+            "comm/dense_bytes": float(self.dense_bytes),
             "feedback/residual_norm": self.exchange.feedback.norm(),
         }
         if self.step % self.spec.eval_every == 0 and self.view.members[:1] == (self.id,):
@@ -432,7 +437,7 @@ class Worker:
             "step": self.step,
             "reports": msgspec.to_builtins(self._reports),
             "samples_since_sync": self._samples_since_sync,
-            "bytes": [self.bytes_up, self.bytes_down],
+            "bytes": [self.bytes_up, self.bytes_down, self.dense_bytes],
             "meter": self._meter.state_dict(),
             "direction": None if self._direction is None else self._direction.clone(),
             "replica": self.replica.state_dict(),
@@ -445,7 +450,7 @@ class Worker:
         self._views = msgspec.convert(state["views"], list[View])
         self.view = self._views[-1]
         self.step, self._samples_since_sync = state["step"], state["samples_since_sync"]
-        self.bytes_up, self.bytes_down = state["bytes"]
+        self.bytes_up, self.bytes_down, self.dense_bytes = state["bytes"]
         self._meter.load_state_dict(state["meter"])
         self._direction = state["direction"]
         self.replica.load_state_dict(state["replica"])
