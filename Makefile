@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check bench faults clean
+.PHONY: help demo test check bench faults fuzz clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -13,7 +13,7 @@ demo: $(STAMP) ## Train digits under every strategy; print the table, save the c
 	$(BIN)/python -m tests.bench.demo
 
 test: $(STAMP) ## Run all tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(STAMP) ## Lint, types, import direction
 	$(BIN)/ruff check .
@@ -26,6 +26,9 @@ bench: $(STAMP) ## Run the benchmarks; each prints JSON lines
 
 faults: $(STAMP) ## Break the simulator on purpose: make faults COUNT=10000, or SEED=17 to see one schedule again
 	$(BIN)/python -m tests.faults $(if $(SEED),--seed $(SEED),--count $(or $(COUNT),10000))
+
+fuzz: $(STAMP) ## Feed mutated payloads to the decoders: make fuzz COUNT=1000000
+	$(BIN)/python -m tests.fuzz --count $(or $(COUNT),200000)
 
 clean: ## Remove the environment and all outputs
 	rm -rf $(VENV) out build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,7 +12,7 @@ from tests.audit import AuditedSimulation
 from tests.faults import STRATEGIES, run_seed
 from tests.jobs import EVERY, job, workload
 
-SCHEDULES, PARTS = 1200, 24
+SCHEDULES, PARTS = 1008, 24
 
 
 @pytest.mark.parametrize("part", range(PARTS))
