@@ -26,7 +26,8 @@ class Replica:
     """
 
     def __init__(self, spec: JobSpec, workload: Workload, device: str = "cpu") -> None:
-        torch.manual_seed(spec.seed)
+        _seed_torch(spec.seed, device)
+        self._device = device
         self._spec, self.workload = spec, workload
         self.model = workload.task.model().to(device)
         self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -86,7 +87,7 @@ class Replica:
         """Leave the mean gradient over the samples in `grad` and return their mean loss; `seed` drives dropout and
         the like.
         """
-        torch.manual_seed(seed)
+        _seed_torch(seed, self._device)
         self.model.train()
         self.grad.zero_()
         loss = self.workload.task.loss(self.model, self.workload.batch(indices))
@@ -154,3 +155,10 @@ class Replica:
         for buffer, saved in zip(self.model.buffers(), state["buffers"], strict=True):
             buffer.copy_(saved)
         self.optimizer.state[self.flat] = {name: value.clone() for name, value in state["optimizer"].items()}
+
+
+def _seed_torch(seed: int, device: str) -> None:
+    """Seed the generators a step can draw from; `torch.manual_seed` would record a stack trace per call for absent GPUs."""
+    torch.default_generator.manual_seed(seed)
+    if device.startswith("cuda"):
+        torch.cuda.manual_seed(seed)
