@@ -41,6 +41,18 @@ class Compression(Value):
     min_bytes: int = Field(default=0, ge=0)
     """Send blocks smaller than this uncompressed."""
 
+    @field_validator("error_feedback")
+    @classmethod
+    def _feedback_converges(cls, error_feedback: bool, info: Any) -> bool:
+        for name in ("push", "pull") if error_feedback else ():
+            codec = info.data.get(name)
+            if codec is not None and codec.error_bound >= 1:
+                raise ValueError(
+                    f"{name} {codec.kind} errs by up to {codec.error_bound:.3g} times the vector, so residuals grow: make "
+                    "it finer (randomk: unbiased false; qsgd: more levels, shorter chunks), or set error_feedback: false"
+                )
+        return error_feedback
+
     def push_codec(self, round: int, size_bytes: int) -> AnyCodec:
         """Return what a worker sends a block with in a round."""
         return self._for_round(self.push, round, size_bytes)

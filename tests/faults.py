@@ -49,7 +49,7 @@ CODECS: tuple[dict[str, Any], ...] = (
     {"kind": "topk", "ratio": 0.1, "values": "fp32"},
     {"kind": "randomk", "ratio": 0.3},
     {"kind": "int8", "chunk": 32},
-    {"kind": "qsgd", "chunk": 32},
+    {"kind": "qsgd", "chunk": 32, "levels": 8},
     {"kind": "bf16"},
 )
 

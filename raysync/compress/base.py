@@ -26,6 +26,11 @@ class Compressor(Value):
     lossless: ClassVar[bool] = False
     """True where decoding gives back every bit, so no residual needs to be kept."""
 
+    @property
+    def error_bound(self) -> float:
+        """The most E|v - decode(v)|^2 can be, in units of |v|^2; error feedback needs it below 1, or residuals grow."""
+        return 0.0
+
     def encode(self, x: Tensor, seed: int) -> bytes:
         """Return the bytes for the one-dimensional fp32 tensor `x`; equal arguments give equal bytes.
 

@@ -1,11 +1,12 @@
 """`qsgd`: stochastic levels of the chunk's norm (Alistarh et al. 2017), entropy-coded.
 
 level = floor(s |v| / norm2(chunk) + r) * sign, r uniform in [0, 1): unbiased, variance at most min(d / s^2, sqrt(d)
-/ s) |v|^2. Most levels are 0 where chunks are long, so they cost far less than a byte each.
+/ s) |v|^2. Small levels are common, so they cost far less than a byte each.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -27,9 +28,13 @@ class QSGD(Compressor):
 
     kind: Literal["qsgd"] = "qsgd"
     number: ClassVar[int] = 7
-    levels: int = Field(default=4, ge=1, le=126)
+    levels: int = Field(default=16, ge=1, le=126)
     """s: how many steps lie between zero and the norm."""
-    chunk: Chunk = 512
+    chunk: Chunk = 64
+
+    @property
+    def error_bound(self) -> float:
+        return min(self.chunk / self.levels**2, math.sqrt(self.chunk) / self.levels)
 
     def squeeze(self, update: Tensor, residual: Tensor, seed: int) -> bytes:
         return self._squeeze(update, residual, seed)

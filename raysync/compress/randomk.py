@@ -35,6 +35,10 @@ class RandomK(Compressor):
     unbiased: bool = False
     """Scale what is kept so that nothing is lost on average; without it, error feedback sends the rest later."""
 
+    @property
+    def error_bound(self) -> float:
+        return 1 / self.ratio - 1 if self.unbiased else 1 - self.ratio
+
     def squeeze(self, update: Tensor, residual: Tensor, seed: int) -> bytes:
         import torch
 

@@ -202,7 +202,7 @@ class Coordinator:
     def _forced(self, step: int, admitted: tuple[int, ...], leaving: tuple[int, ...]) -> str | None:
         """Return why this step must synchronise whatever the strategy says, if it must."""
         if self._is_last(step):
-            return self._stop_reason or "the last step: everybody's work goes into the final model"
+            return self._stop_reason or "the last step: everybody contributes to the final model"
         if admitted:
             return f"worker {admitted[0]} joins and needs the current model"
         if leaving:

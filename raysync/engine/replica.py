@@ -158,7 +158,7 @@ class Replica:
 
 
 def _seed_torch(seed: int, device: str) -> None:
-    """Seed the generators a step can draw from; `torch.manual_seed` would record a stack trace per call for absent GPUs."""
+    """Seed the generators a step can draw from; `torch.manual_seed` keeps a stack trace per call for absent GPUs."""
     torch.default_generator.manual_seed(seed)
     if device.startswith("cuda"):
         torch.cuda.manual_seed(seed)

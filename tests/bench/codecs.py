@@ -6,15 +6,16 @@ python -m tests.bench codecs --large   the same with 100 million floats as well
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
+import numpy as np
 import torch
 
-from raysync.compress import BF16, FP16, QSGD, Compressor, Identity, Int8, OneBit, RandomK, TopK
+from raysync.compress import BF16, FP16, QSGD, Compressor, Identity, Int8, OneBit, RandomK, TopK, kernels
 from raysync.compress.registry import decode_add
 from raysync.sim import Simulation
 from raysync.tasks.workload import Workload
@@ -84,13 +85,7 @@ def extra_memory(name: str, size: int) -> float:
 
 
 def scale_error(size: int) -> float:
-    """Return the relative error of a one-chunk scale over `size` elements against an exact sum."""
-    import math
-
-    import numpy as np
-
-    from raysync.compress import kernels
-
+    """Return the relative error of a scale over one chunk of `size` elements against an exact sum."""
     values = np.random.default_rng(0).standard_normal(size).astype(np.float32)
     scales = np.empty(1, np.float32)
     kernels.chunk_scales(values, np.zeros_like(values), size, True, scales)
@@ -98,21 +93,20 @@ def scale_error(size: int) -> float:
     return abs(float(scales[0]) - exact) / exact
 
 
-def accuracy(codec: Compressor, workload: Workload, **changes: Any) -> float:
+def accuracy(codec: Compressor, workload: Workload) -> float:
     """Return the mean final accuracy of BSP on digits with the codec both ways."""
     compression = {"push": codec.model_dump(), "pull": codec.model_dump()}
     found = []
     for seed in ACCURACY_SEEDS:
-        optimizer = {"kind": "sgd", "lr": 0.05, "momentum": 0.9}
-        scale = {"workers": 4, "shards": 2}
         spec = digits_job(
             {"kind": "bsp"},
             compression=compression,
-            optimizer=optimizer,
-            scale=scale,
+            optimizer={"kind": "sgd", "lr": 0.3},
+            lr_schedule={"kind": "cosine", "final_ratio": 0.05},
+            scale={"workers": 4, "shards": 2},
+            budget={"steps": 1000},
+            eval_every=1000,
             seed=seed,
-            eval_every=200,
-            **changes,
         )
         found.append(Simulation(spec, workload=workload).run().metrics["eval/accuracy"])
     return sum(found) / len(found)

@@ -58,6 +58,13 @@ REFUSED = [
     (_with(compression={"push": {"kind": "topk", "ratio": 0}}), "compression.push.ratio", "0", "greater than 0"),
     (_with(compression={"push": {"kind": "topk"}}), "compression.push.ratio", "None", "required"),
     (_with(compression={"pull": {"kind": "zip"}}), "compression.pull.kind", "'zip'", "'topk'"),
+    (
+        _with(compression={"push": {"kind": "randomk", "ratio": 0.1, "unbiased": True}}),
+        "compression.error_feedback",
+        "True",
+        "unbiased false",
+    ),
+    (_with(compression={"pull": {"kind": "qsgd", "levels": 4}}), "compression.error_feedback", "True", "more levels"),
     (_with(scale={"workers": 2, "min_workers": 3}), "scale", "3", "min_workers=3 must be <= workers=2"),
     (_with(scale={"workers": 5, "max_workers": 4}), "scale", "4", "max_workers=4 must be >= workers=5"),
     (_with(scale={"workers": 0}), "scale.workers", "0", "greater than or equal to 1"),
