@@ -48,8 +48,9 @@ class Compression(Value):
             codec = info.data.get(name)
             if codec is not None and codec.error_bound >= 1:
                 raise ValueError(
-                    f"{name} {codec.kind} errs by up to {codec.error_bound:.3g} times the vector, so residuals grow: make "
-                    "it finer (randomk: unbiased false; qsgd: more levels, shorter chunks), or set error_feedback: false"
+                    f"{name} {codec.kind} errs by up to {codec.error_bound:.3g} times the vector, so residuals grow: "
+                    "make it finer (randomk: unbiased false; qsgd: more levels, shorter chunks), or set "
+                    "error_feedback: false"
                 )
         return error_feedback
 

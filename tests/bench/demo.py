@@ -28,11 +28,15 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "bsp": {"kind": "bsp"},
     "selsync 0.3": {"kind": "selsync", "delta": 0.3},
     "selsync 0.3, overlap": {"kind": "selsync", "delta": 0.3, "overlap": True},
+    "selsync 0.3, onebit": {"kind": "selsync", "delta": 0.3},
     "ssp 3": {"kind": "ssp", "staleness_bound": 3},
     "fedavg 1, 0.25": {"kind": "fedavg", "local_epochs": 0.25},
     "local_sgd 8": {"kind": "local_sgd", "sync_every": 8},
     "diloco 20": {"kind": "diloco", "sync_every": 20},
 }
+
+COMPRESSION = {"selsync 0.3, onebit": {"push": {"kind": "onebit"}, "pull": {"kind": "onebit"}}}
+"""DoubleSqueeze on both passes, for the rows that have it."""
 
 
 def digits_job(strategy: dict[str, Any], **changes: Any) -> JobSpec:
@@ -90,7 +94,8 @@ def main() -> int:
     )
     with Progress(*columns, console=console) as progress:
         for label, strategy in STRATEGIES.items():
-            results[label] = simulate(digits_job(strategy), workload, progress, label)
+            spec = digits_job(strategy, compression=COMPRESSION.get(label, {}))
+            results[label] = simulate(spec, workload, progress, label)
     console.print(_strategies_table(results))
     console.print(_placement_table(workload))
     chart = OUT / "demo.png"
