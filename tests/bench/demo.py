@@ -151,22 +151,22 @@ def _chart(results: dict[str, SimResult], path: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, (by_time, by_bytes) = pyplot.subplots(1, 2, figsize=(11, 4.2), sharey=True)
-    for label, result in results.items():
+    figure, (by_time, by_bytes) = pyplot.subplots(1, 2, figsize=(11, 4.2))
+    labels = list(results)
+    for row, (label, result) in enumerate(results.items()):
         accuracies = [100 * found["eval/accuracy"] for _, _, found in result.eval_times]
-        by_time.plot([time_s for time_s, _, _ in result.eval_times], accuracies, label=label, linewidth=1.6)
+        (line,) = by_time.plot([time_s for time_s, _, _ in result.eval_times], accuracies, label=label, linewidth=1.6)
         total = (result.bytes_up + result.bytes_down) / 1e6
-        (point,) = by_bytes.plot(total, accuracies[-1], "o", markersize=8)
-        color = point.get_color()
-        by_bytes.annotate(label, (total, accuracies[-1]), (0, 9), textcoords="offset points", rotation=60, color=color)
-    by_time.set(
-        xlabel="virtual time, s",
-        ylabel="evaluation accuracy, %",
-        ylim=(85, 99),
-        title="accuracy over time at 100 Mbit/s",
-    )
-    by_bytes.set(xlabel="MB sent, all workers", xscale="log", title="final accuracy against bytes")
+        by_bytes.barh(row, total, color=line.get_color())
+        by_bytes.text(1.15 * total, row, f"{total:.1f} MB, {accuracies[-1]:.1f} %", va="center", fontsize=8)
+    by_time.set(xlabel="virtual time, s", ylabel="evaluation accuracy, %", ylim=(85, 99))
+    by_time.set_title("accuracy over time at 100 Mbit/s")
     by_time.legend(fontsize=8, loc="lower right")
+    by_bytes.set(
+        xlabel="MB sent, all workers", xscale="log", xlim=(0.1, 2000), title="bytes, and the accuracy they bought"
+    )
+    by_bytes.set_yticks(range(len(labels)), labels, fontsize=8)
+    by_bytes.invert_yaxis()
     for axes in (by_time, by_bytes):
         axes.grid(alpha=0.3)
     figure.tight_layout()
