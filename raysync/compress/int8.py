@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from raysync.compress.base import Compressor, check_size, contiguous, refuse_non_finite
 from raysync.compress.chunks import Chunk, read_scales, write_scales
 from raysync.compress.levels import add_levels, largest_magnitudes, round_levels, units
-from raysync.compress.wire import pack, unpack
+from raysync.compress.wire import pack_in_place, unpack
 from raysync.errors import PayloadError
 
 if TYPE_CHECKING:
@@ -36,8 +36,14 @@ class Int8(Compressor):
             raise refuse_non_finite(int(np.argmin(np.isfinite(largest))) * self.chunk)
         unit, inverse = units(largest, _LEVELS)
         noise = seed if self.rounding == "stochastic" else None
-        levels = round_levels(update, residual, self.chunk, unit, inverse, noise, in_torch)
-        return pack(self.number, levels.size, write_scales(self.chunk, unit), levels.view(np.uint8).data)
+        scales = write_scales(self.chunk, unit)
+
+        def write(body: memoryview) -> None:
+            body[: len(scales)] = scales
+            levels = np.frombuffer(body, np.int8, offset=len(scales))
+            round_levels(update, residual, self.chunk, unit, inverse, noise, levels, in_torch)
+
+        return pack_in_place(self.number, len(update), len(scales) + len(update), write)
 
     @classmethod
     def decode(cls, payload: bytes, size: int | None = None) -> Tensor:

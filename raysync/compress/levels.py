@@ -45,19 +45,19 @@ def round_levels(
     unit: NDArray[np.float32],
     inverse: NDArray[np.float32],
     seed: int | None,
+    levels: NDArray[np.int8],
     in_torch: bool = False,
-) -> NDArray[np.int8]:
-    """Return the levels of v = update + residual, and leave v - level * unit in `residual`; with a seed, round at
+) -> None:
+    """Write the levels of v = update + residual, and leave v - level * unit in `residual`; with a seed, round at
     random.
     """
     if update.is_cuda or in_torch or not residual.is_contiguous():
-        return _round_torch(update, residual, chunk, unit, inverse, seed)
+        levels[:] = _round_torch(update, residual, chunk, unit, inverse, seed)
+        return
     from raysync.compress import kernels
 
-    levels = np.empty(len(update), np.int8)
     noise = np.uint32((seed or 0) & 0xFFFFFFFF)
     kernels.quantise(contiguous(update), contiguous(residual), chunk, inverse, unit, seed is not None, noise, levels)
-    return levels
 
 
 def _round_torch(

@@ -45,7 +45,8 @@ class QSGD(Compressor):
         if not np.isfinite(norms).all():
             raise refuse_non_finite(int(np.argmin(np.isfinite(norms))) * self.chunk)
         unit, inverse = units(norms, self.levels)
-        found = round_levels(update, residual, self.chunk, unit, inverse, seed, in_torch)
+        found = np.empty(len(update), np.int8)
+        round_levels(update, residual, self.chunk, unit, inverse, seed, found, in_torch)
         compressed = pack_bytes(found.view(np.uint8).data)
         return pack(self.number, found.size, write_scales(self.chunk, unit), bytes([self.levels]), compressed)
 

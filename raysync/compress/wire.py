@@ -6,7 +6,9 @@ magic 2s | version u8 | codec u8 | element count u32 | body length u32 | crc32 o
 
 from __future__ import annotations
 
+import io
 import struct
+from collections.abc import Callable
 
 from zlib_ng.zlib_ng import crc32
 
@@ -28,6 +30,17 @@ def pack(codec: int, count: int, *parts: bytes | memoryview) -> bytes:
     for part in parts:
         checksum = crc32(part, checksum)
     return b"".join((start, checksum.to_bytes(4, "little"), *parts))
+
+
+def pack_in_place(codec: int, count: int, length: int, write: Callable[[memoryview], None]) -> bytes:
+    """Return an envelope whose body of `length` bytes `write` fills where it lies: large bodies are never copied."""
+    buffer = io.BytesIO(bytes(OVERHEAD_BYTES + length))
+    with buffer.getbuffer() as view:
+        view[:12] = _HEADER.pack(_MAGIC, _VERSION, codec, count, length, 0)[:12]
+        with view[OVERHEAD_BYTES:] as body:
+            write(body)
+            view[12:OVERHEAD_BYTES] = crc32(body, crc32(view[:12])).to_bytes(4, "little")
+    return buffer.getvalue()
 
 
 def codec_of(payload: bytes) -> int:
