@@ -28,7 +28,7 @@ class Compressor(Value):
 
     @property
     def error_bound(self) -> float:
-        """The most E|v - decode(v)|^2 can be, in units of |v|^2; error feedback needs it below 1, or residuals grow."""
+        """A bound on E|v - decode(v)|^2 / |v|^2 that reaches 1 where error feedback makes residuals grow; else 0."""
         return 0.0
 
     def encode(self, x: Tensor, seed: int) -> bytes:

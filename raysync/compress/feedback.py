@@ -61,6 +61,15 @@ class Feedback:
             decode_add(pending.payload, self._own(key, like))
             self._norm = None
 
+    def forget(self, block: int) -> None:
+        """Somebody else answers for what was never sent of a block."""
+        self._residual = {key: rest for key, rest in self._residual.items() if key[0] != block}
+        self._norm = None
+
+    def is_pending(self, key: Key, round: int) -> bool:
+        """Return whether this round's push is on its way: asked again, its bytes come back whatever the update."""
+        return key in self._pending and self._pending[key].round == round
+
     def pending(self) -> dict[Key, int]:
         """Return the round of each push still on its way."""
         return {key: pending.round for key, pending in self._pending.items()}

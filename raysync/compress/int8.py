@@ -41,7 +41,7 @@ class Int8(Compressor):
         def write(body: memoryview) -> None:
             body[: len(scales)] = scales
             levels = np.frombuffer(body, np.int8, offset=len(scales))
-            round_levels(update, residual, self.chunk, unit, inverse, noise, levels, in_torch)
+            round_levels(update, residual, self.chunk, unit, inverse, _LEVELS, noise, levels, in_torch)
 
         return pack_in_place(self.number, len(update), len(scales) + len(update), write)
 

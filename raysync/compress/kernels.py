@@ -117,15 +117,6 @@ def _lowest(typing: Any, word: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def all_finite(values: Any) -> bool:
-    """Return whether no element is NaN or infinite."""
-    bits, largest = values.view(np.int32), np.int32(0)
-    for i in range(bits.size):
-        largest = max(largest, bits[i] & np.int32(_MAGNITUDE))
-    return largest < _INFINITY
-
-
-@njit(cache=True, nogil=True)
 def chunk_scales(update: Any, residual: Any, chunk: int, mean_abs: bool, scales: Any) -> None:
     """Write each chunk's RMS (or mean magnitude) of update + residual, summed in fp64.
 
@@ -254,9 +245,25 @@ def chunk_largest(update: Any, residual: Any, chunk: int, largest: Any) -> None:
         largest[c] = lanes.view(np.float32)[0]
 
 
+@njit(cache=True, nogil=True)
+def sum_is_finite(update: Any, residual: Any) -> bool:
+    """Return whether no element of update + residual is NaN or infinite."""
+    largest = np.empty(1, np.float32)
+    chunk_largest(update, residual, max(1, update.size), largest[: min(1, update.size)])
+    return update.size == 0 or largest.view(np.int32)[0] < _INFINITY
+
+
 @njit(cache=True, nogil=True, fastmath={"nnan", "ninf", "nsz"})
 def quantise(
-    update: Any, residual: Any, chunk: int, inverses: Any, scales: Any, stochastic: bool, seed: np.uint32, levels: Any
+    update: Any,
+    residual: Any,
+    chunk: int,
+    inverses: Any,
+    scales: Any,
+    limit: np.float32,
+    stochastic: bool,
+    seed: np.uint32,
+    levels: Any,
 ) -> None:
     """Write v * inverse, rounded, for v = update + residual; leave v - level * scale in `residual`.
 
@@ -270,7 +277,7 @@ def quantise(
         if not stochastic:
             for j in range(u.size):
                 v = u[j] + e[j]
-                level = np.rint(v * inverse)
+                level = min(limit, max(-limit, np.rint(v * inverse)))
                 q[j] = np.int8(np.int32(level))
                 e[j] = v - level * scale
             continue
@@ -284,6 +291,7 @@ def quantise(
             x = np.uint32(x ^ np.uint32(x >> np.uint32(16)))
             v = u[j] + e[j]
             level = np.floor(v * inverse + np.float32(np.int32(x >> np.uint32(8))) * np.float32(2.0**-24))
+            level = min(limit, max(-limit, level))
             q[j] = np.int8(np.int32(level))
             e[j] = v - level * scale
 

@@ -44,6 +44,7 @@ def round_levels(
     chunk: int,
     unit: NDArray[np.float32],
     inverse: NDArray[np.float32],
+    limit: int,
     seed: int | None,
     levels: NDArray[np.int8],
     in_torch: bool = False,
@@ -52,12 +53,13 @@ def round_levels(
     random.
     """
     if update.is_cuda or in_torch or not residual.is_contiguous():
-        levels[:] = _round_torch(update, residual, chunk, unit, inverse, seed)
+        levels[:] = _round_torch(update, residual, chunk, unit, inverse, limit, seed)
         return
     from raysync.compress import kernels
 
     noise = np.uint32((seed or 0) & 0xFFFFFFFF)
-    kernels.quantise(contiguous(update), contiguous(residual), chunk, inverse, unit, seed is not None, noise, levels)
+    values, rest, top = contiguous(update), contiguous(residual), np.float32(limit)
+    kernels.quantise(values, rest, chunk, inverse, unit, top, seed is not None, noise, levels)
 
 
 def _round_torch(
@@ -66,6 +68,7 @@ def _round_torch(
     chunk: int,
     unit: NDArray[np.float32],
     inverse: NDArray[np.float32],
+    limit: int,
     seed: int | None,
 ) -> NDArray[np.int8]:
     import torch
@@ -74,6 +77,7 @@ def _round_torch(
     steps = spread(torch.from_numpy(unit).to(values.device), len(values), chunk)
     scaled = values * spread(torch.from_numpy(inverse).to(values.device), len(values), chunk)
     level = scaled.round() if seed is None else (scaled + uniform(len(values), seed, values.device)).floor()
+    level = level.clamp(-limit, limit)
     residual.copy_(values - level * steps)
     return level.to(torch.int8).cpu().numpy()
 

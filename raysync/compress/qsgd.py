@@ -46,7 +46,7 @@ class QSGD(Compressor):
             raise refuse_non_finite(int(np.argmin(np.isfinite(norms))) * self.chunk)
         unit, inverse = units(norms, self.levels)
         found = np.empty(len(update), np.int8)
-        round_levels(update, residual, self.chunk, unit, inverse, seed, found, in_torch)
+        round_levels(update, residual, self.chunk, unit, inverse, self.levels, seed, found, in_torch)
         compressed = pack_bytes(found.view(np.uint8).data)
         return pack(self.number, found.size, write_scales(self.chunk, unit), bytes([self.levels]), compressed)
 
@@ -60,7 +60,7 @@ class QSGD(Compressor):
         if len(rest) < 1:
             raise PayloadError("it does not say how many levels it has")
         found = np.frombuffer(unpack_bytes(rest[1:], count), np.int8)
-        if count and max(found.max(), -int(found.min())) > rest[0] + 1:
+        if count and max(found.max(), -int(found.min())) > rest[0]:
             raise PayloadError(f"a level is beyond {rest[0]}")
         out = np.zeros(count, np.float32)
         add_levels(found, unit, chunk, out, 1.0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from raysync.compress import AnyCodec, Compressor
-from raysync.compress.wire import codec_of
+from raysync.compress.base import check_size
+from raysync.compress.wire import codec_of, unpack
 from raysync.errors import PayloadError
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ def decode(payload: bytes, size: int | None = None) -> Tensor:
 def decode_add(payload: bytes, out: Tensor, weight: float = 1.0) -> None:
     """Add `weight` times what a payload stands for to `out` in place; its length must be `out`'s."""
     _codec(payload).decode_add(payload, out, weight)
+
+
+def check(payload: bytes, size: int) -> None:
+    """Raise `PayloadError` unless a payload arrived whole and is for `size` elements; what it holds is not decoded."""
+    count, _ = unpack(payload, _codec(payload).number)
+    check_size(count, size)
 
 
 def _codec(payload: bytes) -> type[Compressor]:

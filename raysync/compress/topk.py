@@ -44,7 +44,7 @@ class TopK(Compressor):
         from raysync.compress import kernels
 
         added, values = contiguous(update), contiguous(residual)
-        if not kernels.all_finite(added):
+        if not kernels.sum_is_finite(added, values):
             raise refuse_non_finite()
         return self._pack(values, *add_and_select(added, values, self._number_kept(values.size)))
 

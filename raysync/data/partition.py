@@ -103,13 +103,15 @@ class Sampler:
         for index, (num_workers, steps) in enumerate(position.spent):
             before = Cursor(position.epoch, position.lap, position.spent[:index])
             lap_steps = _lap_steps(len(pool), num_workers, self._batch_size(num_workers))
-            chunks = [self._chunk_uncached(before, num_workers, chunk) for chunk in range(num_workers)]
+            chunks = [self._cut(pool, before, num_workers, chunk) for chunk in range(num_workers)]
             pool = np.concatenate([chunk[_edge(len(chunk), steps, lap_steps) :] for chunk in chunks])
         return pool
 
     def _chunk_uncached(self, position: Cursor, num_workers: int, chunk: int) -> Indices:
+        return self._cut(self._pool(position), position, num_workers, chunk)
+
+    def _cut(self, pool: Indices, position: Cursor, num_workers: int, chunk: int) -> Indices:
         """Return one chunk of a lap in the order it is read: shuffled within, by `defdp` anew each lap."""
-        pool = self._pool(position)
         part = pool[_edge(len(pool), chunk, num_workers) : _edge(len(pool), chunk + 1, num_workers)]
         lap = position.lap if self._data.partition == "defdp" else 0
         return part[_generator(self._seed, "chunk", position.epoch, lap, chunk).permutation(len(part))]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysync.compress import Compressor
+from raysync.compress import Compressor, Identity
 from raysync.compress.registry import decode, decode_add
 from raysync.engine import messages as m
 from raysync.engine.seeds import derive
@@ -53,6 +53,8 @@ class ServerBlock:
         if inherited is not None:
             mean.add_(inherited)
         codec = self._spec.compression.pull_codec(round, 4 * len(self.x), first.pull_ratio if first else None)
+        if self._spec.strategy.relays and kind == "delta":
+            codec = Identity()  # the replicas meet here once in a long while: all of it or nothing
         seed = derive(self._spec.seed, "pull", round, self.index)
         if self._spec.strategy.relays and kind == "gradient" and self.role is Role.PARAMETER:
             return m.Update(
@@ -81,9 +83,9 @@ class ServerBlock:
 
     def inherit(self, handover: m.Handover) -> None:
         """Keep a leaver's residual for the next round."""
-        for kind, payload in handover.payloads.items():
-            self._legacy.setdefault(kind, torch.zeros_like(self.x))
-            decode_add(payload, self._legacy[kind], handover.share)
+        rests = {kind: decode(payload, len(self.x)) for kind, payload in handover.payloads.items()}
+        for kind, rest in rests.items():
+            self._legacy.setdefault(kind, torch.zeros_like(self.x)).add_(rest, alpha=handover.share)
 
     def _move(self, mean: Tensor, lr: float | None) -> None:
         """Let the outer optimizer step along a gradient or towards a displacement; the rest is simply averaged."""
@@ -113,12 +115,6 @@ class ServerBlock:
             decode_add(payload, mean, -1.0)
             self._rest = mean
         return payload
-
-    def residual_sq(self) -> float:
-        """Return the squared norm of what the workers have not yet seen."""
-        rest = (self.x - self.y) if not self._spec.strategy.asynchronous else None
-        parts = [part for part in (rest, self._rest, *self._legacy.values()) if part is not None]
-        return sum(float(part.double().square().sum()) for part in parts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything this block is."""

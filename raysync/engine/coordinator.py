@@ -35,6 +35,7 @@ class Coordinator:
         "next_step": int,
         "ended": bool,
         "_final_seen": bool,
+        "_metered_step": int,
         "_stop_reason": str | None,
         "_round_participants": tuple[int, ...],
         "_reports": dict[int, dict[int, m.Report]],
@@ -59,6 +60,7 @@ class Coordinator:
         """The last decision has been made; workers finish and part."""
         self._final_seen = False
         """Somebody has seen the last round, so it is not lost with the workers."""
+        self._metered_step = -1
         self._stop_reason: str | None = None
         self._round_participants: tuple[int, ...] = ()
         self._reports: dict[int, dict[int, m.Report]] = {}
@@ -126,6 +128,7 @@ class Coordinator:
         if limit_s is not None and now_s >= limit_s and self._stop_reason is None:
             self._stop_reason = f"{now_s:.1f} s of {limit_s:.1f} s are spent"
         if self.view.number == 0 and len(self.membership.joining) < self.spec.scale.workers:
+            self.ended = self._final_seen = self._stop_reason is not None
             return []
         sends = self._advance_clocks() if self._asynchronous else self._advance_steps()
         if sends:
@@ -139,14 +142,17 @@ class Coordinator:
         while not self.ended:
             if not self.view.members:
                 if not self.membership.joining:
+                    self.ended = self._final_seen = self._stop_reason is not None
                     break
                 sends += self._change_view(self.next_step, admitted=tuple(sorted(self.membership.joining)))
             needed = self.next_step - (1 if self.spec.strategy.decides_ahead else 0)
-            if not self._all_reported(needed) or self.board.paused:
+            if not self._all_reported(needed):
                 break
             if self.snapshots.due:
                 if self._all_reported(self.next_step):
                     sends += self._begin_snapshot()
+                break
+            if self.board.paused and self._stop_reason is None:
                 break
             sends += self._decide(self.next_step, needed)
         return sends
@@ -230,11 +236,13 @@ class Coordinator:
         sends: list[m.Send] = []
         if self.membership.joining and not self.ended:
             sends += self._change_view(self.gate.low_clock + 1, admitted=tuple(sorted(self.membership.joining)))
-        if self.board.paused:
-            return sends
+        if not self.view.members and self._stop_reason is not None:
+            self.ended = self._final_seen = True
         all_held = bool(self.view.members) and {*self.view.members} <= self.gate.waiting.keys()
         if self.snapshots.due:
             return sends + self._begin_snapshot() if all_held else sends
+        if self.board.paused and self._stop_reason is None:
+            return sends
         if self.gate.waiting:
             self._turn_knobs(min(self.gate.waiting.values()))
         if all_held and self._is_last(min(self.gate.waiting.values())):
@@ -272,6 +280,8 @@ class Coordinator:
         worker, to = report.worker, m.worker_address(report.worker)
         if worker not in self.view.everyone:
             return [m.Send(to, m.NewView(view=self.view))]
+        if report.wants_out:
+            self.membership.ask_out(worker)
         sends = [m.Send(to, m.NewView(view=self.view))] if report.view != self.view.number else []
         if self._is_news(report):
             self._record(report)
@@ -294,8 +304,15 @@ class Coordinator:
             self._meter(report.step, {report.worker: report}, report.worker)
             return
         self._reports.setdefault(report.step, {})[report.worker] = report
-        if self._all_reported(report.step):
-            self._meter(report.step, self._reports[report.step])
+        self._meter_complete()
+
+    def _meter_complete(self) -> None:
+        """Turn every step that all have reported into metrics, once, in order."""
+        for step in sorted(step for step in self._reports if step > self._metered_step):
+            if not self._all_reported(step):
+                break
+            self._metered_step = step
+            self._meter(step, self._reports[step])
 
     def _meter(self, step: int, reports: dict[int, m.Report], worker: int | None = None) -> None:
         metrics = self.tally.metrics(reports)
@@ -325,7 +342,9 @@ class Coordinator:
             return []
         self.tally.died(worker)
         start_step = self.gate.low_clock + 1 if self._asynchronous else self.next_step + 1
-        return self._change_view(max(start_step, self.view.start_step), gone=(worker,))
+        sends = self._change_view(max(start_step, self.view.start_step), gone=(worker,))
+        self._meter_complete()
+        return sends
 
     def _on_farewell(self, farewell: m.Farewell) -> list[m.Send]:
         self._final_seen = self._final_seen or farewell.finished
@@ -343,6 +362,8 @@ class Coordinator:
         self.snapshots.abandon()
         for worker in (*leaving, *gone):
             self.gate.remove(worker)
+        for worker in leaving:
+            self.tally.left(worker)
         for worker in admitted:
             self._admit(worker, start_step)
         data = {"number": self.view.number, "members": list(self.view.members)}
@@ -374,6 +395,8 @@ class Coordinator:
     # Checkpoints
 
     def _begin_snapshot(self) -> list[m.Send]:
+        if self.membership.leavers_left:
+            return []  # first they hand over what they have not sent
         workers, shards = map(m.worker_address, self.view.members), map(m.shard_address, range(self.spec.scale.shards))
         return self.snapshots.begin((*workers, *shards))
 
@@ -381,7 +404,9 @@ class Coordinator:
         if self.snapshots.arrived(part):
             data = {"snapshot": part.snapshot, "round": self.round}
             self.log.add("snapshot", self.next_step, self.knobs.version, data)
-            self._keep(part.snapshot, m.COORDINATOR, self.state_dict())
+            state = self.state_dict()
+            state["membership"]["joining"] = {}  # who is only on the way in is not part of the checkpoint
+            self._keep(part.snapshot, m.COORDINATOR, state)
 
     # State
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from raysync.compress import Compressor, Identity
 from raysync.engine import messages as m
 from raysync.engine.exchange import Exchange
 from raysync.engine.seeds import derive
@@ -107,7 +108,9 @@ class Courier:
 
     def _payload(self, block: int, round: int, kind: PayloadKind) -> bytes:
         shape = self.exchange.blocks[block]
-        codec = self.spec.compression.push_codec(round, 4 * shape.size)
+        codec: Compressor = self.spec.compression.push_codec(round, 4 * shape.size)
+        if self.spec.strategy.relays and kind == "delta":
+            codec = Identity()  # replicas that share only gradients send all they have when they meet
         return self.exchange.payload(
             shape, round, kind, codec, derive(self.spec.seed, "push", self.worker, round, block)
         )

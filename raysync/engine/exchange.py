@@ -41,7 +41,9 @@ class Exchange:
         """Return the encoded contribution to a block: gradient, or displacement from the visible values; plus the
         residual.
         """
-        if block.role is Role.PARAMETER:
+        if self.feedback.is_pending((block.index, kind), round):
+            update = self.seen(block)
+        elif block.role is Role.PARAMETER:
             update = (
                 self._replica.grad[block.start : block.stop]
                 if kind == "gradient"
@@ -56,7 +58,8 @@ class Exchange:
 
     def initial(self, block: Block) -> bytes:
         """Return this replica's own values of a block, exactly."""
-        return Identity().encode(self._stretch(block, self._replica.flat, self._replica.extras()), 0)
+        extras = self._replica.extras() if block.role is not Role.PARAMETER else self.visible_extras
+        return Identity().encode(self._stretch(block, self._replica.flat, extras), 0)
 
     def residual_payloads(self, block: int) -> dict[PayloadKind, bytes]:
         """Return what was never sent of a block, exactly."""

@@ -47,6 +47,11 @@ class Membership:
         """Whether everybody has said farewell."""
         return {*self.view.everyone} <= {*self._parted}
 
+    @property
+    def leavers_left(self) -> bool:
+        """Whether somebody on the way out has not said farewell."""
+        return not {*self.view.leavers} <= {*self._parted}
+
     def active(self, step: int) -> tuple[int, ...]:
         """Return the members that take part in a step."""
         return tuple(worker for worker in self.view.members if self.first_steps[worker] <= step)

@@ -65,6 +65,8 @@ class Report(Message, frozen=True):
     step: int
     values: tuple[float, ...]
     metrics: dict[str, float]
+    wants_out: bool = False
+    """The sender has asked to leave, in case that was not heard."""
 
 
 class Leave(Message, frozen=True):

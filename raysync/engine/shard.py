@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from raysync.compress import Identity
-from raysync.compress.registry import decode
+from raysync.compress.registry import check
 from raysync.control.view import NO_VIEW, View
 from raysync.engine import messages as m
 from raysync.engine.block import ServerBlock
@@ -81,6 +81,8 @@ class Shard:
                 self.blocks[index].seen_by = {
                     worker: seen for worker, seen in seen_by.items() if worker in view.everyone
                 }
+            if self.spec.strategy.asynchronous:
+                ledger.updates = {worker: last for worker, last in ledger.updates.items() if worker in view.everyone}
             sends += self._try_close(index)
         parked, self._parked = self._parked, []
         for message in parked:
@@ -112,7 +114,7 @@ class Shard:
     def _on_init(self, message: m.Init) -> list[m.Send]:
         if message.block not in self.blocks:
             self.blocks[message.block] = ServerBlock(
-                self.spec, message.block, Role(message.role), decode(message.payload)
+                self.spec, message.block, Role(message.role), Identity.decode(message.payload)
             )
         return self._answer_fetches(message.block)
 
@@ -174,7 +176,8 @@ class Shard:
         ledger = self.ledgers[push.block]
         self._probe("shard.received")
         if push.round == ledger.round + 1:
-            ledger.pushes.setdefault(push.worker, push)
+            check(push.payload, len(self.blocks[push.block].x))
+            ledger.pushes[push.worker] = push  # a retry brings the same bytes
         return self._open(push) or self._again(push)
 
     def _on_pull(self, pull: m.Pull) -> list[m.Send]:

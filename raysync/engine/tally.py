@@ -49,6 +49,10 @@ class Tally:
         """A worker has taken its residual along: as much as it last reported."""
         self._lost_norms[worker] = self._residual_norms.pop(worker, 0.0)
 
+    def left(self, worker: int) -> None:
+        """A worker has left and hands its residual over."""
+        self._residual_norms.pop(worker, None)
+
     def came_back(self, worker: int) -> None:
         """A worker taken for dead is back, with its residual."""
         self._lost_norms.pop(worker, None)

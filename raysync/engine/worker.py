@@ -88,6 +88,9 @@ class Worker:
         self.step = 0
         self._computed = False
         self._ticket = 0
+        self._wants_out = False
+        self._share = 1.0
+        """This worker's weight in the mean, for what it hands over."""
         self._samples_since_sync = 0
         self._welcome: m.Welcome | None = None
         self._reports: list[m.Report] = []
@@ -126,7 +129,14 @@ class Worker:
             self.replica.step(self.spec.lr_at(self.step))
         values = self._meter.observe(self._with_drift(stats), len(self.view.members))
         metrics = self._step_metrics(loss, len(indices))
-        report = m.Report(view=self.view.number, worker=self.id, step=self.step, values=values, metrics=metrics)
+        report = m.Report(
+            view=self.view.number,
+            worker=self.id,
+            step=self.step,
+            values=values,
+            metrics=metrics,
+            wants_out=self._wants_out,
+        )
         self._reports = [*self._reports[-1:], report]
         if self.spec.strategy.asynchronous:
             self._enter(Phase.ACKING, range(len(self.exchange.blocks)))
@@ -137,7 +147,8 @@ class Worker:
         return sends + self._act()
 
     def leave(self) -> list[m.Send]:
-        """Ask to leave the job in good order."""
+        """Ask to leave the job in good order; every report repeats it."""
+        self._wants_out = True
         return [m.Send(m.COORDINATOR, m.Leave(worker=self.id))]
 
     def evaluate(self) -> dict[str, float]:
@@ -204,7 +215,7 @@ class Worker:
                     return self._push(self._decision.round, self._decision.participants, self._decision.payload_kind)
                 return self._courier().pulls(self._waiting, self._decision)
             case Phase.HANDING:
-                return self._courier().handovers(self._waiting, 1 / (len(self.view.members) + 1))
+                return self._courier().handovers(self._waiting, self._share)
             case Phase.PARTING:
                 finished, metrics = self._finished, self._final_metrics
                 return [m.Send(m.COORDINATOR, m.Farewell(worker=self.id, finished=finished, metrics=metrics))]
@@ -252,6 +263,8 @@ class Worker:
             return []
         self._adopt_view(view)
         if self.id not in view.everyone:
+            if self.phase is Phase.HANDING:
+                return self._part()  # taken for dead on its way out
             self._enter(Phase.JOINING)
         return self.retry()
 
@@ -324,6 +337,7 @@ class Worker:
         self.step, self._computed, self._decision = self.step + 1, False, None
         self._finished = decision.final
         if self.id in decision.leavers:
+            self._share = 1 / (len(decision.participants) or len(self.view.members) + 1)
             return self._hand_over()
         if decision.final:
             return self._part()
@@ -343,6 +357,8 @@ class Worker:
             if ack.round != self.step:
                 return []
             self.exchange.feedback.commit((ack.block, "gradient"), ack.round)
+        if self.phase is Phase.HANDING:
+            self.exchange.feedback.forget(ack.block)
         self._waiting.discard(ack.block)
         if self._waiting:
             return []

@@ -70,6 +70,7 @@ class Simulation:
         network: Network | None = None,
         pace: Pace | None = None,
         faults: tuple[Fault, ...] = (),
+        durable: bool = False,
         workload: Workload | None = None,
         on_event: Callable[[Event, float], None] | None = None,
         on_send: Callable[[str, m.Send], None] | None = None,
@@ -80,7 +81,7 @@ class Simulation:
         self.workload = workload or Workload(spec.task.build())
         self._pace, self._wires = pace or Pace(), Wires(network or Network())
         self._injector = Injector(faults)
-        self._faulty = bool(faults)
+        self._faulty = bool(faults) or durable
         self._on_event, self._on_send, self._max_time_s = on_event, on_send, max_time_s
         self.now_s = 0.0
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
@@ -157,6 +158,10 @@ class Simulation:
         """End a core's process; it comes back after `down_s`, a worker as a new one, the others from their durable
         state.
         """
+        if not self._faulty:
+            raise ValueError(
+                "nothing is durable and nobody repeats himself in this simulation: make it with durable=True"
+            )
         core = self.cores.pop(address, None)
         if isinstance(core, Worker):
             self._tell_coordinator(m.Died(worker=core.id), _DETECT_S)
