@@ -320,3 +320,24 @@ def test_fp16_clamps_and_keeps_the_rest() -> None:
     decoded = decode(FP16().squeeze(torch.tensor([1e6, -1e6]), residual, 0))
     assert decoded.tolist() == [65504.0, -65504.0]
     assert residual.tolist() == [1e6 - 65504.0, 65504.0 - 1e6]
+
+
+@pytest.mark.parametrize("codec", [Int8(chunk=64), QSGD(chunk=64)], ids=_name)
+def test_extreme_levels_do_not_wrap_around(codec: Compressor) -> None:
+    """127 + 0.9999999 rounds to 128 in fp32; a level must stay what its own decoder accepts."""
+    for sign in (1.0, -1.0):
+        v = torch.zeros(1 << 18)
+        v[::64] = sign
+        dense = v if codec.kind == "qsgd" else torch.full_like(v, sign)
+        for seed in range(20):
+            assert float((decode(codec.encode(dense, seed)) - dense).abs().max()) <= 0.07, "at most one level off"
+
+
+def test_sum_that_overflows_is_refused_before_it_is_kept() -> None:
+    for codec in INSTANCES:
+        if codec.lossless or codec.kind in ("fp16", "bf16"):
+            continue
+        update, residual = torch.full((40,), 3e38), torch.full((40,), 3e38)
+        with pytest.raises(PayloadError):
+            codec.squeeze(update, residual, 0)
+        assert bool((residual == 3e38).all())

@@ -229,3 +229,34 @@ def test_lssr_counts_decisions(name: str) -> None:
     local = sum(not decision["sync"] for decision in decisions)
     assert result.lssr == local / 30
     assert result.rounds == 30 - local == len(simulation.after_round)
+
+
+def test_corrupt_push_is_refused_and_its_resend_heals() -> None:
+    from raysync.errors import PayloadError
+
+    shard = Shard(0, job(scale={"workers": 2}))
+    shard.handle(m.NewView(view=View(1, (0, 1))))
+    good = Identity().encode(torch.ones(3), 0)
+    shard.handle(m.Init(view=1, worker=0, block=0, role="parameter", payload=Identity().encode(torch.zeros(3), 0)))
+
+    def push(worker: int, payload: bytes) -> list[m.Send]:
+        return shard.handle(
+            m.Push(
+                view=1,
+                worker=worker,
+                block=0,
+                round=0,
+                participants=(0, 1),
+                payload=payload,
+                payload_kind="gradient",
+                weight=1,
+                lr=1.0,
+            )
+        )
+
+    for bad in (good[:-1] + b"x", good[:-4], Identity().encode(torch.ones(4), 0), b""):
+        with pytest.raises(PayloadError):
+            push(0, bad)
+    push(0, good)
+    assert len(push(1, good)) == 2
+    assert torch.equal(shard.blocks[0].x, -torch.ones(3))

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from raysync.compress import Identity
-from raysync.control.view import View
+from raysync.control.view import Cursor, View
 from raysync.engine import messages as m
 from raysync.engine.shard import Shard
 from raysync.errors import ProtocolError
-from raysync.sim import Pace, Simulation
+from raysync.sim import Fault, Pace, Simulation
 from raysync.tasks.workload import Workload
 from tests.audit import AuditedSimulation
 from tests.jobs import EVERY, SYNCHRONOUS, WatchedSimulation, final_vector, job, workload
@@ -184,3 +184,68 @@ def test_inner_state_after_a_synchronisation(inner_state: str, optimizer: dict[s
     )
     zero = all(float(moment.abs().max()) == 0 for worker in moments for moment in worker)
     assert (equal, zero) == {"keep": (False, False), "average": (True, False), "reset": (True, True)}[inner_state]
+
+
+def _finish(simulation: Simulation) -> Simulation:
+    simulation.run()
+    return simulation
+
+
+@pytest.mark.parametrize("name", ["bsp", "ssp"])
+def test_stop_ends_a_paused_job(name: str) -> None:
+    spec = job(EVERY[name], budget={"steps": 10_000})
+    simulation = Simulation(spec, workload=workload(spec), max_time_s=60)
+    simulation.after(0.3, lambda: simulation.turn(pause=True))
+    simulation.after(2.0, lambda: simulation.tell(m.Stop(reason="enough")))
+    assert _finish(simulation).now_s < 10
+
+
+def test_lost_wish_to_leave_is_repeated() -> None:
+    spec = job(scale={"workers": 3})
+    simulation = AuditedSimulation(spec, workload=workload(spec), faults=(Fault(action="drop", where="Leave"),))
+    simulation.after(0.2, lambda: simulation.remove_worker(1))
+    simulation.run()
+    simulation.check()
+    assert simulation.coordinator.view.members == (0, 2)
+
+
+def test_checkpoint_waits_for_leavers_and_leaves_newcomers_out() -> None:
+    spec = job(
+        {"kind": "local_sgd", "sync_every": 2},
+        compression={"push": {"kind": "topk", "ratio": 0.1}},
+        scale={"workers": 3, "max_workers": 4},
+        budget={"steps": 40},
+    )
+    for moment in (0.2, 0.21, 0.22, 0.23):
+        simulation = AuditedSimulation(spec, workload=workload(spec))
+        simulation.after(0.2, lambda sim=simulation: sim.remove_worker(1))
+        simulation.after(moment, lambda sim=simulation: sim.tell(m.TakeSnapshot()))
+        simulation.after(moment, simulation.add_worker)
+        simulation.run()
+        simulation.check()
+        (snapshot,) = simulation.snapshots.values()
+        restored = Simulation.restore(spec, snapshot, workload=workload(spec), max_time_s=60)
+        restored.run()
+        assert restored.coordinator.finished
+
+
+def test_replicas_that_share_gradients_meet_whole() -> None:
+    """The final average of selsync with gradients carries all training: a sparse codec must not cut it down."""
+    losses = []
+    for compression in ({}, {"push": {"kind": "topk", "ratio": 0.1}, "pull": {"kind": "topk", "ratio": 0.1}}):
+        spec = job(
+            {"kind": "selsync", "delta": 0.05, "aggregate": "gradients"}, compression=compression, budget={"steps": 100}
+        )
+        losses.append(Simulation(spec, workload=workload(spec)).run().metrics["eval/distance"])
+    assert losses[1] < 2 * losses[0] + 0.5
+
+
+def test_resizes_inside_one_lap_stay_cheap() -> None:
+    from raysync.data import Sampler
+    from raysync.spec import Data
+
+    sampler, cursor = Sampler(Data(batch_size=1), 20_000, 0), Cursor()
+    for change in range(30):
+        cursor = sampler.advance(cursor, 2 + change % 3, 5)
+    assert len(cursor.spent) == 30
+    assert len(sampler.batch(View(1, (0, 1), (), 0, cursor), 0, 3)) == 1
