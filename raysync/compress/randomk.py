@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from raysync.compress.base import Compressor, all_finite, check_size, refuse_non_finite
+from raysync.compress.base import all_finite, check_size, refuse_non_finite
+from raysync.compress.sparse import Sparse
 from raysync.compress.wire import pack, unpack
 from raysync.errors import PayloadError
 
@@ -25,7 +26,7 @@ _START = struct.Struct("<QI")
 """Seed, number kept."""
 
 
-class RandomK(Compressor):
+class RandomK(Sparse):
     """Keeps a random share of the elements."""
 
     kind: Literal["randomk"] = "randomk"
@@ -58,24 +59,6 @@ class RandomK(Compressor):
         residual[where] -= sent
         body = sent.cpu().numpy().astype("<f4", copy=False).tobytes()
         return pack(self.number, count, _START.pack(seed & (2**64 - 1), kept), body)
-
-    @classmethod
-    def decode(cls, payload: bytes, size: int | None = None) -> Tensor:
-        import torch
-
-        count, positions, values = cls._unpack(payload, size)
-        out = torch.zeros(count)
-        out[torch.from_numpy(positions)] = torch.from_numpy(values)
-        return out
-
-    @classmethod
-    def decode_add(cls, payload: bytes, out: Tensor, weight: float = 1.0) -> None:
-        import torch
-
-        _, positions, values = cls._unpack(payload, len(out))
-        out.index_add_(
-            0, torch.from_numpy(positions).to(out.device), torch.from_numpy(values).to(out.device), alpha=weight
-        )
 
     @classmethod
     def _unpack(cls, payload: bytes, size: int | None) -> tuple[int, NDArray[np.int64], NDArray[np.float32]]:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from raysync.compress.base import Compressor, all_finite, check_size, contiguous, refuse_non_finite
+from raysync.compress.base import all_finite, check_size, contiguous, refuse_non_finite
 from raysync.compress.entropy import pack_positions, unpack_positions
+from raysync.compress.sparse import Sparse
 from raysync.compress.wire import pack, unpack
 from raysync.errors import PayloadError
 
@@ -29,7 +30,7 @@ _HEADROOM = 1.25
 _SLACK = 256
 
 
-class TopK(Compressor):
+class TopK(Sparse):
     """Keeps a share of the elements; what is not kept stays in the residual, whole."""
 
     kind: Literal["topk"] = "topk"
@@ -84,24 +85,6 @@ class TopK(Compressor):
         gaps = pack_positions(positions)
         start = _START.pack(sent.itemsize, exponent, len(positions), len(gaps))
         return pack(self.number, values.size, start, gaps, sent.tobytes())
-
-    @classmethod
-    def decode(cls, payload: bytes, size: int | None = None) -> Tensor:
-        import torch
-
-        count, positions, values = cls._unpack(payload, size)
-        out = np.zeros(count, np.float32)
-        out[positions] = values
-        return torch.from_numpy(out)
-
-    @classmethod
-    def decode_add(cls, payload: bytes, out: Tensor, weight: float = 1.0) -> None:
-        import torch
-
-        _, positions, values = cls._unpack(payload, len(out))
-        out.index_add_(
-            0, torch.from_numpy(positions).to(out.device), torch.from_numpy(values).to(out.device), alpha=weight
-        )
 
     @classmethod
     def _unpack(cls, payload: bytes, size: int | None) -> tuple[int, NDArray[np.int64], NDArray[np.float32]]:
