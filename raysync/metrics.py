@@ -18,6 +18,8 @@ class Event(msgspec.Struct, frozen=True):
     worker: int | None
     knob_version: int
     data: dict[str, Any]
+    time_s: float = 0.0
+    """Seconds since the job's first start, on the coordinator's clock."""
 
 
 class EventLog:
@@ -25,10 +27,12 @@ class EventLog:
 
     def __init__(self, job: str) -> None:
         self._job, self._next, self._events = job, 0, list[Event]()
+        self.now_s = 0.0
+        """The time the next events carry; set by whoever has a clock."""
 
     def add(self, kind: str, step: int, knob_version: int, data: Mapping[str, Any], worker: int | None = None) -> None:
         """Append an event."""
-        self._events.append(Event(self._job, self._next, kind, step, worker, knob_version, dict(data)))
+        self._events.append(Event(self._job, self._next, kind, step, worker, knob_version, dict(data), self.now_s))
         self._next += 1
 
     def take(self) -> list[Event]:

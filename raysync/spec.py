@@ -97,6 +97,12 @@ class Scale(Value):
     stages: int = Field(default=1, ge=1, le=256)
     cpus_per_worker: float = Field(default=1, gt=0)
     gpus_per_worker: float = Field(default=0, ge=0)
+    placement: Literal["spread", "pack"] = "spread"
+    """Put workers on as many nodes as there are, or on as few as will do."""
+    shards_in: Literal["actors", "workers"] = "actors"
+    """Where shards live: in processes of their own, or in those of the first workers, which saves half the traffic of
+    uncompressed training but loses the shard with its worker.
+    """
     block_bytes: int = Field(default=512 * 1024, ge=64, le=2**28)
     """Bytes of fp32 parameters per block; a block is encoded, sent and owned as one piece."""
 
@@ -104,6 +110,8 @@ class Scale(Value):
     def _ordered(self) -> Self:
         if self.min_workers > self.workers:
             raise ValueError(f"min_workers={self.min_workers} must be <= workers={self.workers}")
+        if self.shards_in == "workers" and self.shards > self.workers:
+            raise ValueError(f"shards_in='workers' needs shards={self.shards} to be <= workers={self.workers}")
         if self.max_workers is not None and self.max_workers < self.workers:
             raise ValueError(f"max_workers={self.max_workers} must be >= workers={self.workers}")
         return self
@@ -158,6 +166,10 @@ class JobSpec(Value):
     """How a pipeline of more than one stage runs."""
     budget: Budget = Budget()
     checkpoint: Checkpoint = Checkpoint()
+    transport: Literal["auto", "direct", "ray"] = "auto"
+    """How bytes travel between actors: over sockets of their own, through Ray, or sockets if a probe finds that they
+    work.
+    """
     eval_every: int = Field(default=100, ge=1)
     """Steps between two evaluations."""
     seed: int = Field(default=0, ge=0, lt=2**32)

@@ -92,6 +92,7 @@ class Coordinator:
 
     def handle(self, message: m.Message, now_s: float = 0.0) -> list[m.Send]:
         """Take in a message and return what to say to whom."""
+        self.log.now_s = now_s
         sends: list[m.Send] = []
         match message:
             case m.Join():
@@ -124,6 +125,7 @@ class Coordinator:
 
     def advance(self, now_s: float = 0.0) -> list[m.Send]:
         """Make every decision that can be made now."""
+        self.log.now_s = now_s
         limit_s = self.spec.budget.time_s
         if limit_s is not None and now_s >= limit_s and self._stop_reason is None:
             self._stop_reason = f"{now_s:.1f} s of {limit_s:.1f} s are spent"
@@ -315,7 +317,7 @@ class Coordinator:
             self._meter(step, self._reports[step])
 
     def _meter(self, step: int, reports: dict[int, m.Report], worker: int | None = None) -> None:
-        metrics = self.tally.metrics(reports)
+        metrics = self.tally.metrics(reports, self.log.now_s)
         self.log.add("metrics", step, self.knobs.version, metrics, worker)
         target = self.spec.budget.target
         if target is not None and self._stop_reason is None and target.reached(metrics):

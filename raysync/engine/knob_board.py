@@ -24,7 +24,7 @@ class KnobBoard:
 
     def turn(self, changes: Mapping[str, Any], expected_version: int | None) -> Knobs:
         """Accept changes for the next decision and return the knobs they will make; raise if they cannot be."""
-        turned = turn(self._submitted, self._ahead(), changes, expected_version)
+        turned = turn(self._submitted, self.ahead(), changes, expected_version)
         self._waiting.append(dict(changes))
         return turned
 
@@ -43,9 +43,10 @@ class KnobBoard:
     @property
     def paused(self) -> bool:
         """Whether decisions are held back: the pause is in force and nothing that waits ends it."""
-        return bool(self.knobs.values["pause"]) and bool(self._ahead().values["pause"])
+        return bool(self.knobs.values["pause"]) and bool(self.ahead().values["pause"])
 
-    def _ahead(self) -> Knobs:
+    def ahead(self) -> Knobs:
+        """Return the knobs as they will be once what waits is in force."""
         knobs = self.knobs
         for changes in self._waiting:
             knobs = turn(self._submitted, knobs, changes)

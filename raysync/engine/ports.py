@@ -12,8 +12,17 @@ Keep = Callable[[int, str, dict[str, Any]], None]
 """Called with (checkpoint number, address, state) when a core contributes to a checkpoint."""
 
 
+Measured = Callable[[], dict[str, float]]
+"""Called for every report: what the host has measured of the step before, such as how long it took."""
+
+
 def no_probe(point: str) -> None:
     """Watch nothing."""
+
+
+def nothing_measured() -> dict[str, float]:
+    """Measure nothing."""
+    return {}
 
 
 def keep_nothing(snapshot: int, address: str, state: dict[str, Any]) -> None:

@@ -5,6 +5,8 @@ be sent.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -129,14 +131,26 @@ class Replica:
                 self.optimizer.state[self.flat][name].clamp_(min=0)
 
     def evaluate(self, flat: Tensor, extras: Tensor) -> dict[str, float]:
-        """Return the evaluation metrics of the given parameters and buffers; the replica's own come back afterwards."""
+        """Return the evaluation metrics of the given parameters and buffers."""
+        with self._wearing(flat, extras):
+            return self.workload.evaluate(self.model)
+
+    def model_state(self, flat: Tensor, extras: Tensor) -> dict[str, Any]:
+        """Return the model's state_dict with the given parameters and buffers."""
+        with self._wearing(flat, extras):
+            return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+
+    @contextmanager
+    def _wearing(self, flat: Tensor, extras: Tensor) -> Iterator[None]:
+        """Give the model other parameters and buffers for a while; the replica's own come back afterwards."""
         own_flat, own_extras = self.flat.clone(), self.extras()
         self.flat.copy_(flat)
         self.load_extras(extras)
-        metrics = self.workload.evaluate(self.model)
-        self.flat.copy_(own_flat)
-        self.load_extras(own_extras)
-        return metrics
+        try:
+            yield
+        finally:
+            self.flat.copy_(own_flat)
+            self.load_extras(own_extras)
 
     def state_dict(self) -> dict[str, Any]:
         """Return parameters, buffers and the optimizer's state."""

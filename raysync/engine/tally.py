@@ -12,6 +12,9 @@ from raysync.spec import JobSpec
 from raysync.sync.base import Choice
 
 _SUMMED = ("comm/bytes_up", "comm/bytes_down", "comm/dense_bytes")
+_MEASURED = ("time/", "sync/wait_s")
+"""Beginnings of what hosts measure: the mean over the workers is reported."""
+_RATE_WINDOW_S = 2.0
 
 
 class Tally:
@@ -26,6 +29,8 @@ class Tally:
         self._residual_norms: dict[int, float] = {}
         self._lost_norms: dict[int, float] = {}
         self._sums: dict[str, dict[int, float]] = {name: {} for name in _SUMMED}
+        self._window: list[float] = [0.0, 0.0, 0.0]
+        """Since when samples are counted for the rate, how many, and the last rate."""
 
     @property
     def lssr(self) -> float:
@@ -57,7 +62,7 @@ class Tally:
         """A worker taken for dead is back, with its residual."""
         self._lost_norms.pop(worker, None)
 
-    def metrics(self, reports: Mapping[int, m.Report]) -> dict[str, float]:
+    def metrics(self, reports: Mapping[int, m.Report], now_s: float) -> dict[str, float]:
         """Return the metrics of a step: sample-weighted losses, sums over all workers, shares so far."""
         for name in _SUMMED:
             self._sums[name] |= {worker: report.metrics[name] for worker, report in reports.items()}
@@ -70,6 +75,7 @@ class Tally:
         found = {
             "train/loss": loss,
             "train/samples": samples,
+            "train/samples_per_s": self._rate(samples, now_s),
             "comm/bytes_up": sums["comm/bytes_up"],
             "comm/bytes_down": sums["comm/bytes_down"],
             "comm/compression": sums["comm/dense_bytes"] / max(1.0, sums["comm/bytes_up"] + sums["comm/bytes_down"]),
@@ -86,9 +92,17 @@ class Tally:
         if self.last_score is not None and math.isfinite(self.last_score):
             found["sync/grad_delta"] = self.last_score
         evaluated = [report.metrics for report in reports.values() if "eval/loss" in report.metrics]
-        return found | {
-            name: value for metrics in evaluated for name, value in metrics.items() if name.startswith("eval/")
-        }
+        found |= {name: value for metrics in evaluated for name, value in metrics.items() if name.startswith("eval/")}
+        return found | _measured(reports)
+
+    def _rate(self, samples: float, now_s: float) -> float:
+        since_s, counted, rate = self._window
+        counted += samples
+        if now_s > since_s and (rate == 0.0 or now_s - since_s >= _RATE_WINDOW_S):
+            rate = counted / (now_s - since_s)
+            since_s, counted = (now_s, 0.0) if now_s - since_s >= _RATE_WINDOW_S else (since_s, counted)
+        self._window = [since_s, counted, rate]
+        return rate
 
     def state_dict(self) -> dict[str, Any]:
         """Return the books."""
@@ -98,3 +112,9 @@ class Tally:
         """Continue the books."""
         for name, value in state.items():
             setattr(self, name, copy.deepcopy(value))
+
+
+def _measured(reports: Mapping[int, m.Report]) -> dict[str, float]:
+    names = {name for report in reports.values() for name in report.metrics if name.startswith(_MEASURED)}
+    values = {name: [r.metrics[name] for r in reports.values() if name in r.metrics] for name in sorted(names)}
+    return {name: sum(found) / len(found) for name, found in values.items()}

@@ -19,7 +19,7 @@ from raysync.data import Sampler
 from raysync.engine import messages as m
 from raysync.engine.courier import Courier
 from raysync.engine.exchange import Exchange
-from raysync.engine.ports import Keep, Probe, keep_nothing, no_probe
+from raysync.engine.ports import Keep, Measured, Probe, keep_nothing, no_probe, nothing_measured
 from raysync.engine.replica import Replica
 from raysync.engine.seeds import derive
 from raysync.errors import ProtocolError
@@ -67,10 +67,11 @@ class Worker:
         device: str = "cpu",
         probe: Probe = no_probe,
         keep: Keep = keep_nothing,
+        measured: Measured = nothing_measured,
     ) -> None:
         self.id, self.address = worker, m.worker_address(worker)
         self._submitted, self.spec = spec, spec
-        self._probe, self._keep = probe, keep
+        self._probe, self._keep, self._measured = probe, keep, measured
         self.replica = Replica(spec, workload, device)
         self.exchange = Exchange(spec, self.replica)
         self._sampler = Sampler(
@@ -155,8 +156,21 @@ class Worker:
         """Return the evaluation metrics of the model all workers see (of this replica, where they share only
         gradients).
         """
-        flat = self.replica.flat if self.spec.strategy.relays else self.exchange.visible
-        return self.replica.evaluate(flat.clone(), self.exchange.visible_extras)
+        return self.replica.evaluate(self._shown(), self.exchange.visible_extras)
+
+    def model_state(self) -> dict[str, Any]:
+        """Return the state_dict of the model that `evaluate` judges."""
+        return self.replica.model_state(self._shown(), self.exchange.visible_extras)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker evaluates and saves the model for all."""
+        return self.view.members[:1] == (self.id,)
+
+    @property
+    def finished(self) -> bool:
+        """Whether this worker has seen the job's last round."""
+        return self._finished
 
     def handle(self, message: m.Message) -> list[m.Send]:
         """Take in a message and return what to say to it."""
@@ -371,7 +385,7 @@ class Worker:
         return sends + self._act()
 
     def _part(self) -> list[m.Send]:
-        if self.view.members[:1] == (self.id,):
+        if self.leads:
             self._final_metrics = self.evaluate()
         self._enter(Phase.PARTING)
         return self.retry()
@@ -394,6 +408,9 @@ class Worker:
             return []
         self._keep(snapshot, self.address, self.state_dict())
         return [m.Send(m.COORDINATOR, m.SnapshotPart(snapshot=snapshot, sender=self.address))]
+
+    def _shown(self) -> Tensor:
+        return (self.replica.flat if self.spec.strategy.relays else self.exchange.visible).clone()
 
     def _enter(self, phase: Phase, waiting: Iterable[int] = ()) -> None:
         self.phase, self._waiting = phase, set(waiting)
@@ -435,8 +452,9 @@ class Worker:
             "comm/bytes_down": float(self.bytes_down),
             "comm/dense_bytes": float(self.dense_bytes),
             "feedback/residual_norm": self.exchange.feedback.norm(),
+            **self._measured(),
         }
-        if self.step % self.spec.eval_every == 0 and self.view.members[:1] == (self.id,):
+        if self.step % self.spec.eval_every == 0 and self.leads:
             metrics |= self.evaluate()
         return metrics
 

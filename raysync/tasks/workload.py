@@ -22,8 +22,8 @@ _EVAL_BATCH = 1024
 class Workload:
     """A task and its data sets."""
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, task: Task, device: str = "cpu") -> None:
+        self.task, self._device = task, device
         self.name = str(getattr(task, "kind", type(task).__name__))
         self.train_data = task.train_data()
         if len(self.train_data) == 0:
@@ -41,7 +41,7 @@ class Workload:
 
     def batch(self, indices: NDArray[np.int64]) -> Any:
         """Return the training samples at `indices` as one collated batch."""
-        return _collate(self.train_data, indices)
+        return self._collate(self.train_data, indices)
 
     def labels(self) -> NDArray[np.int64] | None:
         """Return one label per training sample, from the task's `labels()` or its data; None where there are none."""
@@ -61,14 +61,26 @@ class Workload:
         with torch.no_grad():
             for start in range(0, count, _EVAL_BATCH):
                 indices = np.arange(start, min(count, start + _EVAL_BATCH))
-                batch = _collate(self.eval_data, indices)
+                batch = self._collate(self.eval_data, indices)
                 found = {"loss": float(self.task.loss(model, batch)), **(metrics(model, batch) if metrics else {})}
                 for name, value in found.items():
                     totals[name] = totals.get(name, 0.0) + value * len(indices) / count
         return {f"eval/{name}": value for name, value in totals.items()}
 
+    def _collate(self, data: MapDataset, indices: NDArray[np.int64]) -> Any:
+        if isinstance(data, TensorDataset):
+            batch: Any = data[torch.from_numpy(indices)]
+        else:
+            batch = default_collate([data[int(index)] for index in indices])
+        return batch if self._device == "cpu" else _move(batch, self._device)
 
-def _collate(data: MapDataset, indices: NDArray[np.int64]) -> Any:
-    if isinstance(data, TensorDataset):
-        return data[torch.from_numpy(indices)]
-    return default_collate([data[int(index)] for index in indices])
+
+def _move(batch: Any, device: str) -> Any:
+    """Return a collated batch on another device."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {name: _move(part, device) for name, part in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(_move(part, device) for part in batch)
+    return batch

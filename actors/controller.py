@@ -1,0 +1,364 @@
+"""The controller actor: one per job, detached and named. Its loop is poll, `reconcile`, act, note the reason.
+
+Ray restarts it if it dies; it then finds the job's actors by their names and goes on. All decisions are
+`raysync.control`'s; what a job has told so far is in its journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+import traceback
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from actors.coordinator import Progress
+from actors.core_actor import Assignment
+from actors.crew import Crew
+from actors.journal import Journal, Record
+from actors.packages import Environments
+from actors.storage import Folder, completed, read_manifest
+from actors.versions import Code
+from raysync.control.reconcile import Act, Action, ActorSeen, Seen, StopAsked, reconcile
+from raysync.control.states import JobState
+from raysync.engine import messages as m
+from raysync.knobs import Knobs, initial_knobs
+from raysync.spec import JobSpec
+
+_POLL_S = 0.5
+_PENDING_POLL_S = 1.0
+_FORCE_AFTER_S = 60.0
+_LINGER_S = 600.0
+"""How long a controller whose job has ended waits to be asked about it."""
+_FLUSH_S = 2.0
+_ASK_S = 60.0
+
+logger = logging.getLogger(__name__)
+
+
+class JobOrder(msgspec.Struct, frozen=True):
+    """What a controller is told when it is made, and made again."""
+
+    job: str
+    spec: str
+    """The job as JSON."""
+    key: bytes
+    driver: Code
+    folder: str
+    servers_env: dict[str, Any] = {}
+    workers_env: dict[str, Any] = {}
+    resume: str | None = None
+    """The checkpoint to start from."""
+
+
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0, concurrency_groups={"ask": 32, "lines": 1})
+class ControllerActor:
+    """Owns a job from PENDING to its end."""
+
+    def __init__(self, order: JobOrder) -> None:
+        self._order = order
+        self._spec = JobSpec.model_validate_json(order.spec)
+        self._folder = Folder(order.folder)
+        self._journal = Journal(order.job, self._folder)
+        base = Assignment(order.job, (), order.spec, order.key, order.driver, order.folder)
+        self._crew = Crew(
+            order.job,
+            self._spec,
+            base,
+            Environments(order.servers_env, order.workers_env),
+            ray.get_runtime_context().current_actor,
+        )
+        self._started_s = time.time()
+        self._state, self._reason = JobState.PENDING, "it has just been submitted"
+        self._stop: tuple[str, float] | None = None
+        self._leaving: set[int] = set()
+        self._knobs: Knobs = initial_knobs(self._spec)
+        self._view, self._finished = 0, False
+        self._deaths = self._recoveries = 0
+        self._shortage: str | None = None
+        self._progress_call: Any = None
+        self._checkpoint: str | None = order.resume
+        self._flushed_s = 0.0
+        self._ended = threading.Event()
+        self._run_facts: dict[str, dict[str, Any]] = {}
+        if self._folder.size("status.json") is not None:
+            self._remember()
+        threading.Thread(target=self._loop, name="controller", daemon=True).start()
+
+    # Asked from outside
+
+    @ray.method(concurrency_group="ask")
+    def status(self) -> dict[str, Any]:
+        """Return where the job is and what really runs."""
+        members = self._crew.members
+        workers = {
+            name: {
+                "node": member.hello.node if member.hello else None,
+                "pid": member.hello.pid if member.hello else None,
+                "life": member.seen.life.value,
+                **self._run_facts.get(name, {}),
+            }
+            for name, member in sorted(members.items())
+        }
+        return {
+            "job": self._order.job,
+            "name": self._spec.name,
+            "state": self._state.value,
+            "reason": self._reason,
+            "step": self._journal.step,
+            "steps": self._spec.budget.steps,
+            "knobs": msgspec.to_builtins(self._knobs),
+            "metrics": dict(self._journal.latest),
+            "actors": workers,
+            "runs": self._runs(),
+            "path": self._order.folder,
+            "checkpoint": self._checkpoint,
+            "checkpoints": completed(self._folder),
+        }
+
+    @ray.method(concurrency_group="ask")
+    def records(self, after: int, limit: int = 1000, wait_s: float = 0.0) -> list[Record]:
+        """Return the events with numbers above `after`, waiting for one if there is none."""
+        if wait_s > 0 and not self._ended.is_set():
+            with self._journal.grown:
+                self._journal.grown.wait_for(
+                    lambda: self._journal.next_sequence > after + 1 or self._ended.is_set(), wait_s
+                )
+        return self._journal.after(after, limit)
+
+    @ray.method(concurrency_group="ask")
+    def turn(self, changes: dict[str, Any], expected_version: int | None = None) -> Knobs:
+        """Turn knobs at the next step decided on; return them as they will be."""
+        return self._ask_coordinator("turn", changes, expected_version)  # type: ignore[no-any-return]
+
+    @ray.method(concurrency_group="ask")
+    def checkpoint(self) -> None:
+        """Ask for a checkpoint at the next quiet moment."""
+        self._ask_coordinator("tell", m.TakeSnapshot())
+
+    @ray.method(concurrency_group="ask")
+    def stop(self, reason: str, checkpoint: bool = True, force_after_s: float = _FORCE_AFTER_S) -> None:
+        """End the job with its next step, by force if that takes longer than the bound."""
+        if self._stop is None:
+            self._stop = (reason, time.monotonic() + force_after_s)
+            with contextlib.suppress(RuntimeError, RayError):  # not begun, or beyond asking: the bound takes care of it
+                if checkpoint and self._view > 0:
+                    self._ask_coordinator("tell", m.TakeSnapshot())
+                self._ask_coordinator("tell", m.Stop(reason=reason))
+        else:
+            self._stop = (self._stop[0], min(self._stop[1], time.monotonic() + force_after_s))
+
+    @ray.method(concurrency_group="ask")
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of the job; return whether it has come."""
+        return self._ended.wait(timeout_s)
+
+    @ray.method(concurrency_group="lines")
+    def lines(self, lines: list[str]) -> None:
+        """Take in log lines of the job's actors."""
+        self._journal.lines(lines)
+
+    def _ask_coordinator(self, method: str, *arguments: Any) -> Any:
+        member = self._crew.members.get(m.COORDINATOR)
+        if member is None or not member.introduced:
+            raise RuntimeError(f"job {self._order.job} is {self._state.value}: {self._reason}; try again once it runs")
+        try:
+            return ray.get(getattr(member.actor, method).remote(*arguments), timeout=_ASK_S)
+        except RayTaskError as error:
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+
+    # The loop
+
+    def _loop(self) -> None:
+        try:
+            self._crew.adopt()
+            while not self._state.is_terminal:
+                self._poll()
+                self._step()
+        except Exception:
+            self._end(JobState.FAILED, f"the controller failed:\n{traceback.format_exc()}")
+        time.sleep(_LINGER_S)
+        ray.actor.exit_actor()
+
+    def _poll(self) -> None:
+        """See what has changed since the last look."""
+        if self._state is JobState.PENDING:
+            self._shortage = self._crew.shortage(self._spec.scale.workers)
+            if self._shortage is not None:
+                time.sleep(_PENDING_POLL_S)
+            return
+        self._crew.introduce()
+        coordinator = self._crew.members.get(m.COORDINATOR)
+        if self._progress_call is None and coordinator is not None and coordinator.introduced:
+            self._progress_call = coordinator.actor.progress.remote(self._journal.last_source, _POLL_S)
+        extra = [self._progress_call] if self._progress_call is not None else []
+        for call in self._crew.poll(_POLL_S, extra):
+            self._progress_call = None
+            with contextlib.suppress(RayError):  # its own answer tells of its death
+                self._advance(ray.get(call))
+        if time.monotonic() - self._flushed_s > _FLUSH_S:
+            self._flushed_s = time.monotonic()
+            self._journal.flush()
+            self._look_closer()
+
+    def _advance(self, progress: Progress) -> None:
+        if progress.events:
+            self._deaths = self._recoveries = 0
+        for event in progress.events:
+            self._journal.add(event)
+        self._finished, self._view, self._knobs = progress.finished, progress.view, progress.knobs
+        if progress.checkpoint is not None:
+            self._checkpoint = f"{self._order.folder}/checkpoint_{progress.checkpoint:06d}"
+
+    def _step(self) -> None:
+        """Make one decision and carry it out."""
+        seen = self._seen()
+        plan = reconcile(seen)
+        if plan.state.is_terminal:
+            self._end(plan.state, plan.reason)
+            return
+        for action in plan.actions:
+            self._act(action)
+        if (plan.state, plan.reason) != (self._state, self._reason):
+            self._enter(plan.state, plan.reason)
+
+    def _seen(self) -> Seen:
+        servers: dict[str, ActorSeen] = {}
+        workers: dict[int, ActorSeen] = {}
+        for member in self._crew.members.values():
+            for address in member.addresses:
+                if address.startswith("worker/"):
+                    workers[int(address.removeprefix("worker/"))] = member.seen
+                elif member.seen.life is not member.seen.life.GONE:
+                    servers[address] = member.seen
+        return Seen(
+            state=self._state,
+            servers=servers,
+            workers=workers,
+            leaving=frozenset(self._leaving),
+            wanted_workers=int(self._knobs.values["workers"] or 0),
+            shortage=self._shortage,
+            has_begun=self._view > 0,
+            has_finished=self._finished,
+            is_paused=bool(self._knobs.values["pause"]),
+            stop=None if self._stop is None else StopAsked(self._stop[0], time.monotonic() > self._stop[1]),
+            has_checkpoint=self._checkpoint is not None,
+            deaths_in_a_row=self._deaths,
+            recoveries_in_a_row=self._recoveries,
+        )
+
+    def _act(self, action: Action) -> None:
+        logger.info("%s %s", action.act.value, "" if action.worker is None else f"worker {action.worker}")
+        name = "" if action.worker is None else m.worker_address(action.worker)
+        match action.act:
+            case Act.LAUNCH:
+                self._launch(self._order.resume)
+            case Act.ADD:
+                self._shortage = self._crew.add_worker()
+            case Act.RETIRE if action.worker is not None:
+                self._ask_coordinator("tell", m.Leave(worker=action.worker))
+                self._leaving.add(action.worker)
+            case Act.BURY if action.worker is not None:
+                self._deaths += 1
+                self._journal.note("death", {"worker": action.worker, "why": self._crew.members[name].seen.detail}, self._now_s)
+                self._ask_coordinator("tell", m.Died(worker=action.worker))
+                self._crew.dismiss(name)
+            case Act.DISMISS if action.worker is not None:
+                self._leaving.discard(action.worker)
+                self._crew.dismiss(name)
+            case Act.RECOVER:
+                self._recoveries += 1
+                self._crew.dismiss_all()
+                self._view, self._progress_call = 0, None
+                self._journal.rewind()
+                self._launch(self._checkpoint)
+
+    def _launch(self, resume: str | None) -> None:
+        manifest = read_manifest(Folder(resume)) if resume is not None else None
+        workers = manifest["workers"] if manifest else list(range(self._spec.scale.workers))
+        self._crew.life += 1
+        places = self._crew.reserve(workers)
+        if isinstance(places, str):
+            self._shortage = places
+            self._enter(JobState.PENDING, places)
+            return
+        self._crew.launch(places, workers, resume, manifest["elapsed_s"] if manifest else 0.0)
+
+    # Telling
+
+    @property
+    def _now_s(self) -> float:
+        return time.time() - self._started_s
+
+    def _enter(self, state: JobState, reason: str) -> None:
+        if state is not self._state:
+            logger.info("%s: %s", state.value, reason)
+            self._journal.note("state", {"state": state.value, "reason": reason, "before": self._state.value}, self._now_s)
+        self._state, self._reason = state, reason
+        self._folder.write("status.json", json.dumps(self.status_now(), default=str).encode())
+
+    def _end(self, state: JobState, reason: str) -> None:
+        """Clear up first, then say so: whoever reads the last state finds nothing left behind."""
+        with contextlib.suppress(Exception):
+            self._look_closer()
+        with contextlib.suppress(Exception):
+            self._crew.dismiss_all()
+        self._enter(state, reason)
+        self._journal.close()
+        self._ended.set()
+        with self._journal.grown:
+            self._journal.grown.notify_all()
+
+    def status_now(self) -> dict[str, Any]:
+        """Return what is worth keeping of the status."""
+        return {
+            "job": self._order.job,
+            "state": self._state.value,
+            "reason": self._reason,
+            "step": self._journal.step,
+            "metrics": dict(self._journal.latest),
+            "checkpoint": self._checkpoint,
+            "runs": self._runs(),
+        }
+
+    def _look_closer(self) -> None:
+        """Ask the workers what really runs there."""
+        calls = {
+            name: member.actor.facts.remote()
+            for name, member in self._crew.members.items()
+            if name.startswith("worker/") and member.introduced and member.seen.life.value == "alive"
+        }
+        if calls:
+            ready, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=1.0)
+            for name, call in calls.items():
+                if call in ready:
+                    with contextlib.suppress(RayError):
+                        self._run_facts[name] = ray.get(call)
+
+    def _runs(self) -> dict[str, Any]:
+        """What the job really runs with, beside what it asked for."""
+        strategy, compression = self._spec.strategy, self._spec.compression
+        return {
+            "link": self._crew.link,
+            "link_reason": self._crew.link_reason,
+            "push": compression.push.kind,
+            "pull": compression.pull.kind,
+            "error_feedback": compression.error_feedback,
+            "decides_ahead": strategy.decides_ahead,
+            "shards_in": self._spec.scale.shards_in,
+            "devices": sorted({facts["device"] for facts in self._run_facts.values() if "device" in facts}),
+        }
+
+    def _remember(self) -> None:
+        """Go on from what a controller before this one has written."""
+        status = json.loads(self._folder.read("status.json"))
+        self._state, self._reason = JobState(status["state"]), status["reason"]
+        self._checkpoint = status["checkpoint"]
+        if self._state.is_terminal:
+            self._ended.set()

@@ -1,0 +1,147 @@
+"""The coordinator actor: decides, keeps the clock, seals checkpoints, and holds events until the controller has them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import msgspec
+import ray
+
+from actors.core_actor import CONCURRENCY, CoreActor
+from actors.host import Seat
+from actors.storage import MANIFEST, Folder, checkpoint_name, part_name, retain, seal, write_part
+from raysync import __version__
+from raysync.engine import messages as m
+from raysync.engine.coordinator import Coordinator
+from raysync.knobs import Knobs
+from raysync.metrics import Event
+from raysync.spec import JobSpec
+
+_ADVANCE_EVERY_S = 0.2
+_COALESCE_S = 0.05
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What the controller learns when it asks."""
+
+    events: list[Event]
+    finished: bool
+    view: int
+    knobs: Knobs
+    next_step: int
+    checkpoint: int | None
+    """The last checkpoint sealed since this coordinator started."""
+
+
+class CoordinatorSeat:
+    """A coordinator core with a clock, events for whoever asks, and checkpoints to seal."""
+
+    done = False
+
+    def __init__(
+        self, spec: JobSpec, folder: Folder, saved: dict[str, Any] | None, elapsed_s: float = 0.0
+    ) -> None:
+        self._folder, self._spec = folder, spec
+        self._started_s = time.monotonic() - elapsed_s
+        self.core = Coordinator(spec, keep=self._keep)
+        if saved is not None:
+            self.core.load_state_dict(saved)
+        self._resumes = saved is not None
+        self._advanced_s = 0.0
+        self.checkpoint: int | None = None
+        self.events: list[Event] = []
+        self.news = threading.Condition()
+
+    def handle(self, message: m.Message) -> list[m.Send]:
+        """Take in a message."""
+        return self._note(self.core.handle(message, self.now_s))
+
+    def retry(self) -> list[m.Send]:
+        """Repeat what was not answered."""
+        return self._note(self.core.retry() + self.core.advance(self.now_s))
+
+    def work(self) -> list[m.Send] | None:
+        """Go on from a checkpoint; watch the time budget."""
+        if self._resumes:
+            self._resumes = False
+            return self.retry()
+        if self._spec.budget.time_s is not None and self.now_s - self._advanced_s > _ADVANCE_EVERY_S:
+            self._advanced_s = self.now_s
+            return self._note(self.core.advance(self.now_s)) or None
+        return None
+
+    @property
+    def now_s(self) -> float:
+        """Seconds the job has run, over all its lives."""
+        return time.monotonic() - self._started_s
+
+    def _note(self, sends: list[m.Send]) -> list[m.Send]:
+        if any(isinstance(send.message, m.SnapshotRequest) for send in sends):
+            # Parts are about to be written: an older checkpoint of this number exists no more.
+            self._folder.at(checkpoint_name(self.core.snapshots.number)).delete_file(MANIFEST)
+        events = self.core.log.take()
+        if events or self.core.finished:
+            with self.news:
+                self.events += events
+                self.news.notify_all()
+        return sends
+
+    def _keep(self, snapshot: int, address: str, state: dict[str, Any]) -> None:
+        write_part(self._folder.at(checkpoint_name(snapshot)), address, state)
+        workers, shards = self.core.view.members, range(self._spec.scale.shards)
+        cores = (m.COORDINATOR, *map(m.worker_address, workers), *map(m.shard_address, shards))
+        facts = {
+            "raysync": __version__,
+            "job": self._spec.name,
+            "step": self.core.next_step,
+            "round": self.core.round,
+            "elapsed_s": self.now_s,
+            "workers": list(workers),
+            "spec": self.core.spec.model_dump(mode="json"),
+        }
+        seal(self._folder, snapshot, [*map(part_name, cores), "model.pt"], facts)
+        retain(self._folder, self._spec.checkpoint.keep)
+        self.checkpoint = snapshot
+
+
+@ray.remote(concurrency_groups=CONCURRENCY)
+class CoordinatorActor(CoreActor):
+    """The coordinator in a process of its own; needs no torch."""
+
+    def seats(self) -> dict[str, Seat]:
+        """Build the coordinator."""
+        saved = self._saved(m.COORDINATOR)
+        self._seat = CoordinatorSeat(self.spec, self.folder, saved, self.assignment.elapsed_s)
+        self._built.set()
+        return {m.COORDINATOR: self._seat}
+
+    @ray.method(concurrency_group="wait")
+    def progress(self, after: int, wait_s: float) -> Progress:
+        """Return the events after number `after`, waiting for some; those up to `after` are known and forgotten."""
+        self._built.wait(30.0)
+        seat = self._seat
+        with seat.news:
+            seat.events = [event for event in seat.events if event.sequence > after]
+            seat.news.wait_for(lambda: seat.events or seat.core.finished, wait_s)
+        time.sleep(_COALESCE_S)
+        core = seat.core
+        return Progress(
+            list(seat.events), core.finished, core.view.number, core.knobs, core.next_step, seat.checkpoint
+        )
+
+    @ray.method(concurrency_group="control")
+    def tell(self, message: m.AnyMessage) -> None:
+        """Hand the coordinator a word from outside; raises what it answers."""
+        if self._host is None:
+            raise RuntimeError("the coordinator has not begun")
+        self._host.tell(m.COORDINATOR, message)
+
+    @ray.method(concurrency_group="control")
+    def turn(self, changes: dict[str, Any], expected_version: int | None) -> Knobs:
+        """Turn knobs at the next decision; return them as they will be, raise if they cannot be."""
+        if self._host is None:
+            raise RuntimeError("the coordinator has not begun")
+        self._host.tell(m.COORDINATOR, m.Turn(changes=changes, expected_version=expected_version))
+        return self._host.ask(self._seat.core.board.ahead)

@@ -1,0 +1,209 @@
+"""The shell every core runs in: a thread that builds the core, waits to be introduced, and runs it to its end.
+
+Ray calls arrive on other threads: `deliver` in order on one of its own, everything else on the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import traceback
+from typing import Any
+
+import msgspec
+import ray
+
+from actors.errors import VersionSkew
+from actors.host import Host, Seat
+from actors.lines import LineShipper
+from actors.link.base import Contact, Endpoint, Link
+from actors.link.direct import DirectLink
+from actors.link.ray import RayLink
+from actors.storage import Folder, part_name, read_part
+from actors.versions import Code, differences, this_code
+from raysync.spec import JobSpec
+
+logger = logging.getLogger(__name__)
+
+CONCURRENCY = {"link": 1, "wait": 4, "control": 8}
+_INTRODUCTION_S = 300.0
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """What an actor is told when it is made."""
+
+    job: str
+    addresses: tuple[str, ...]
+    """The cores it hosts; the first gives it its name."""
+    spec: str
+    """The job as JSON."""
+    key: bytes
+    driver: Code
+    folder: str
+    resume: str | None = None
+    """The checkpoint its cores continue from."""
+    cpus: float = 0.0
+    gpus: float = 0.0
+    elapsed_s: float = 0.0
+    """How long the job had run before the checkpoint."""
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """What an actor says of itself."""
+
+    addresses: tuple[str, ...]
+    node: str
+    node_id: str
+    pid: int
+    link: str | None
+    """The link it uses; None until it has been introduced."""
+    endpoint: Endpoint | None
+    endpoint_problem: str | None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a core ended: `gone` (left or finished), `stopped`, or `failed` with a traceback."""
+
+    kind: str
+    traceback: str | None = None
+
+
+class CoreActor:
+    """Base of the worker, shard and coordinator actors; they only say which seats they fill."""
+
+    def __init__(self, assignment: Assignment, controller: Any) -> None:
+        self.assignment, self.name = assignment, assignment.addresses[0]
+        self.spec = JobSpec.model_validate_json(assignment.spec)
+        self.folder = Folder(assignment.folder)
+        self._lines = LineShipper(self.name, lambda lines: ray.get(controller.lines.remote(lines), timeout=10))
+        self._lines.install()
+        self._skew = differences(assignment.driver, this_code())
+        self._ray_link = RayLink(self.name)
+        self._direct: DirectLink | None = None
+        self._direct_problem: str | None = "the job's transport is ray"
+        if self.spec.transport != "ray":
+            self._open_direct()
+        self._link: Link = self._ray_link
+        self._host: Host | None = None
+        self._facts: dict[str, Any] = {}
+        self._built, self._introduced, self._ended = threading.Event(), threading.Event(), threading.Event()
+        self._outcome = Outcome("stopped")
+        self._halted = False
+        threading.Thread(target=self._live, name="core", daemon=True).start()
+
+    def seats(self) -> dict[str, Seat]:
+        """Return the cores of this actor; called on the thread that runs them."""
+        raise NotImplementedError
+
+    # Called by the controller
+
+    @ray.method(concurrency_group="control")
+    def hello(self) -> Hello:
+        """Return where this actor is; raise if its code is not the driver's."""
+        node = ray.util.get_node_ip_address()
+        if self._skew:
+            raise VersionSkew(node, self._skew)
+        return Hello(
+            addresses=self.assignment.addresses,
+            node=node,
+            node_id=ray.get_runtime_context().get_node_id(),
+            pid=os.getpid(),
+            link=self._link.kind if self._introduced.is_set() else None,
+            endpoint=self._direct and self._direct.endpoint,
+            endpoint_problem=self._direct_problem,
+        )
+
+    @ray.method(concurrency_group="control")
+    def probe(self, book: dict[str, Contact], timeout_s: float) -> list[str]:
+        """Return which of these peers the direct link cannot reach; before `introduce`."""
+        if self._direct is None:
+            return sorted(book)
+        self._direct.connect(book)
+        return self._direct.probe(sorted(book), timeout_s)
+
+    @ray.method(concurrency_group="control")
+    def introduce(self, kind: str, book: dict[str, Contact], gone: tuple[str, ...] = ()) -> None:
+        """Tell the actor which link to use and where its peers are; the first time, it begins."""
+        if not self._introduced.is_set():
+            self._link = self._direct if kind == "direct" and self._direct is not None else self._ray_link
+            self._link.connect(book)
+            self._introduced.set()
+        elif self._host is not None:
+            self._host.introduce(book, gone)
+
+    @ray.method(concurrency_group="wait")
+    def wait(self) -> Outcome:
+        """Return how the core ended, once it has."""
+        self._ended.wait()
+        return self._outcome
+
+    @ray.method(concurrency_group="control")
+    def facts(self) -> dict[str, Any]:
+        """Return what really runs here; empty until the core is built."""
+        return dict(self._facts)
+
+    @ray.method(concurrency_group="control")
+    def ping(self) -> str:
+        """Answer."""
+        return self.name
+
+    @ray.method(concurrency_group="control")
+    def halt(self) -> None:
+        """End the core wherever it is, free its sockets, and hand over the last lines."""
+        self._halted = True
+        self._introduced.set()
+        if self._host is not None:
+            self._host.stop()
+        self._ended.wait(10.0)
+        self._lines.flush()
+
+    @ray.method(concurrency_group="link")
+    def deliver(self, sender: str, head: bytes, body: Any) -> None:
+        """Take in a frame from a peer's Ray link."""
+        self._ray_link.deliver(sender, head, body)
+
+    # The core's thread
+
+    def _live(self) -> None:
+        try:
+            self._run()
+        except Exception:
+            self._outcome = Outcome("failed", traceback.format_exc())
+            logger.exception("failed")
+        finally:
+            self._close()
+            self._lines.flush()
+            self._ended.set()
+
+    def _run(self) -> None:
+        seats = self.seats()
+        if not self._introduced.wait(_INTRODUCTION_S):
+            raise TimeoutError(f"nobody introduced {self.name} to its peers within {_INTRODUCTION_S:.0f} s")
+        self._host = Host(self._link, seats)
+        if not self._halted:
+            self._host.run()
+        self._outcome = Outcome("gone" if seats[self.name].done else "stopped")
+        self._link.drain(2.0)
+
+    def _open_direct(self) -> None:
+        try:
+            self._direct = DirectLink(self.name, self.assignment.key, ray.util.get_node_ip_address())
+            self._direct_problem = None
+        except Exception as error:  # no sockets here: the controller decides what that means
+            self._direct_problem = f"{type(error).__name__}: {error}"
+
+    def _close(self) -> None:
+        self._ray_link.close()
+        if self._direct is not None:
+            self._direct.close()
+
+    def _saved(self, address: str) -> dict[str, Any] | None:
+        """Return the state a core continues from; None if it starts anew."""
+        if self.assignment.resume is None:
+            return None
+        folder = Folder(self.assignment.resume)
+        if folder.size(part_name(address)) is None:
+            return None
+        state: dict[str, Any] = read_part(folder, address)
+        return state

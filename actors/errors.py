@@ -1,0 +1,63 @@
+"""Errors of the runtime; like all of raysync's they are made of facts and pickle by them."""
+
+from __future__ import annotations
+
+from raysync.errors import RaysyncError
+
+
+class PeerLost(RaysyncError, ConnectionError):
+    """A peer has taken no bytes for longer than the link waits."""
+
+    def __init__(self, peer: str, waited_s: float) -> None:
+        super().__init__(peer, waited_s)
+        self.peer, self.waited_s = peer, waited_s
+
+    def __str__(self) -> str:
+        return f"{self.peer} took nothing for {self.waited_s:.1f} s: it is gone, unreachable, or holds another job's key"
+
+
+class UnknownPeer(RaysyncError, LookupError):
+    """Nobody has said where this peer is reached."""
+
+    def __init__(self, peer: str) -> None:
+        super().__init__(peer)
+        self.peer = peer
+
+    def __str__(self) -> str:
+        return f"{self.peer} has not been introduced to this link"
+
+
+class JobFailed(RaysyncError, RuntimeError):
+    """A job that ended without a result; `cause` is the traceback or the sentence that explains it."""
+
+    def __init__(self, job: str, cause: str) -> None:
+        super().__init__(job, cause)
+        self.job, self.cause = job, cause
+
+    def __str__(self) -> str:
+        return f"job {self.job} failed: {self.cause}"
+
+
+class CheckpointError(RaysyncError, ValueError):
+    """A checkpoint that cannot be written, read, or continued from."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path, self.problem = path, problem
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.path}: {self.problem}"
+
+
+class VersionSkew(RaysyncError, RuntimeError):
+    """A node runs other code than the driver."""
+
+    def __init__(self, node: str, differences: tuple[str, ...]) -> None:
+        super().__init__(node, differences)
+        self.node, self.differences = node, differences
+
+    def __str__(self) -> str:
+        return (
+            f"node {self.node} differs from the driver: {'; '.join(self.differences)}. Install the same raysync on every "
+            "node, or ship the driver's with fit(..., ship_code=True) or `raysync run --ship-code`"
+        )

@@ -1,0 +1,129 @@
+"""`fit`: run a job to its end on the Ray that is there, or on one started for it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from actors.job import Job, submit
+from actors.journal import Record
+from actors.result import Result
+from raysync.spec import JobSpec
+
+STORAGE = Path("~/raysync_results")
+
+logger = logging.getLogger(__name__)
+
+
+def fit(
+    spec: JobSpec,
+    *,
+    storage_path: str | None = None,
+    runtime_env: dict[str, Any] | None = None,
+    ship_code: bool = False,
+    resume_from: str | None = None,
+    on_record: Callable[[Record], None] | None = None,
+    on_start: Callable[[Job], None] | None = None,
+) -> Result:
+    """Run a job and return what it came to; a job that failed has `result.error` set, and raises nothing.
+
+    Args:
+        spec: The job.
+        storage_path: Where its folder is made: a local path or any URI pyarrow knows; `~/raysync_results` by default.
+        runtime_env: Ray's, for the workers: `working_dir`, `py_modules`, `pip`, `env_vars`.
+        ship_code: Send this process's raysync to the nodes instead of using what is installed there.
+        resume_from: A checkpoint to continue.
+        on_record: Called with every event, in order.
+        on_start: Called with the job once it is submitted; may keep the handle to steer it.
+
+    Ctrl-C stops the job in good order and leaves a checkpoint; a second one ends it at once.
+    """
+    with connected(spec):
+        job = submit(
+            spec,
+            storage_path=storage_path or str(STORAGE.expanduser()),
+            runtime_env=runtime_env,
+            ship_code=ship_code,
+            resume_from=resume_from,
+        )
+        if on_start is not None:
+            on_start(job)
+        try:
+            with _interruptible(job):
+                for record in job.follow():
+                    if on_record is not None:
+                        on_record(record)
+            return job.result()
+        finally:
+            _finish(job)
+
+
+@contextlib.contextmanager
+def connected(spec: JobSpec, address: str | None = None) -> Iterator[None]:
+    """Use the Ray this process is connected to; else join the one `address` or RAY_ADDRESS names; else start a local one
+    for as long as it is needed.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get("RAY_ADDRESS")
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+    if address:
+        ray.init(address=address, namespace="raysync", **quiet)
+    else:
+        ray.init(address="local", namespace="raysync", num_cpus=_local_cpus(spec), include_dashboard=False, **quiet)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _local_cpus(spec: JobSpec) -> int:
+    """Return the CPUs a Ray of our own offers: enough for the job, though its workers may have to share real ones."""
+    scale = spec.scale
+    needed = math.ceil((scale.max_workers or scale.workers) * scale.cpus_per_worker)
+    real = os.cpu_count() or 1
+    if needed > real:
+        logger.warning("%d workers of %g CPUs share this machine's %d CPUs", scale.workers, scale.cpus_per_worker, real)
+    return max(needed, real)
+
+
+@contextlib.contextmanager
+def _interruptible(job: Job) -> Iterator[None]:
+    """Turn the first Ctrl-C into a stop in good order, the second into one by force."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    presses = 0
+
+    def interrupted(signum: int, frame: object) -> None:
+        nonlocal presses
+        presses += 1
+        force_after_s = 60.0 if presses == 1 else 0.0
+        word = "stopping with a checkpoint; Ctrl-C again ends it at once" if presses == 1 else "ending it at once"
+        logger.warning("interrupted: %s", word)
+        threading.Thread(target=job.stop, args=("interrupted", True, force_after_s), daemon=True).start()
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _finish(job: Job) -> None:
+    """Leave nothing behind, whether the job ended or its owner gave up on it."""
+    with contextlib.suppress(Exception):
+        if not job.wait(0.0):
+            job.stop("its owner went away", checkpoint=False, force_after_s=0.0)
+            job.wait(30.0)
+        job.forget()

@@ -1,0 +1,185 @@
+"""A job as its owner holds it: a handle on its controller."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from actors.controller import ControllerActor, JobOrder
+from actors.crew import CONTROLLER, NAMESPACE
+from actors.errors import CheckpointError, JobFailed
+from actors.journal import Record
+from actors.packages import prepare
+from actors.result import Result
+from actors.storage import Folder, read_manifest
+from actors.versions import this_code
+from raysync.control.states import JobState
+from raysync.knobs import Knobs
+from raysync.sim.simulation import check_runnable
+from raysync.spec import JobSpec, parse_spec
+
+_ANSWER_S = 90.0
+_FREE_TO_CHANGE = {"name", "budget", "checkpoint", "eval_every", "transport"}
+_FREE_IN_SCALE = {"cpus_per_worker", "gpus_per_worker", "placement", "shards_in", "min_workers", "max_workers"}
+"""What may differ from the job a checkpoint was taken of."""
+
+
+class Job:
+    """A running job; every call is bounded, and raises what the controller raises."""
+
+    def __init__(self, job: str, controller: Any, path: str) -> None:
+        self.id, self._controller, self.path = job, controller, path
+
+    def status(self) -> dict[str, Any]:
+        """Return state, reason, step, knobs, latest metrics, actors, and what really runs."""
+        return self._ask("status")  # type: ignore[no-any-return]
+
+    def records(self, after: int = -1, limit: int = 1000, wait_s: float = 0.0) -> list[Record]:
+        """Return events numbered above `after`; with `wait_s`, wait for one."""
+        return self._ask("records", after, limit, wait_s)  # type: ignore[no-any-return]
+
+    def follow(self) -> Iterator[Record]:
+        """Yield every event, from the first to the job's last."""
+        after, ended = -1, False
+        while True:
+            batch = self.records(after, wait_s=1.0)
+            yield from batch
+            after = batch[-1].sequence if batch else after
+            if ended and not batch:
+                return
+            ended = self._ask("wait", 0.0)
+
+    def turn(self, expected_version: int | None = None, **changes: Any) -> Knobs:
+        """Turn knobs; they take effect at one step for all workers."""
+        return self._ask("turn", changes, expected_version)  # type: ignore[no-any-return]
+
+    def resize(self, workers: int) -> Knobs:
+        """Ask for another number of workers; nobody restarts."""
+        return self.turn(workers=workers)
+
+    def pause(self) -> Knobs:
+        """Hold all workers at the next decision."""
+        return self.turn(pause=True)
+
+    def resume(self) -> Knobs:
+        """Go on after a pause."""
+        return self.turn(pause=False)
+
+    def checkpoint(self) -> None:
+        """Ask for a checkpoint at the next quiet moment."""
+        self._ask("checkpoint")
+
+    def stop(self, reason: str = "its owner stopped it", checkpoint: bool = True, force_after_s: float = 60.0) -> None:
+        """End the job in good order, leaving a checkpoint; by force after the bound."""
+        self._ask("stop", reason, checkpoint, force_after_s)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the job's end; return whether it has come."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = 5.0 if deadline_s is None else min(5.0, max(0.0, deadline_s - time.monotonic()))
+            if self._ask("wait", left_s):
+                return True
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                return False
+
+    def result(self) -> Result:
+        """Return what the job came to; call it after its end."""
+        status = self.status()
+        failed = status["state"] == JobState.FAILED.value
+        return Result(
+            job=self.id,
+            state=status["state"],
+            reason=status["reason"],
+            metrics=status["metrics"],
+            path=status["path"],
+            error=JobFailed(self.id, status["reason"]) if failed else None,
+            runs=status["runs"],
+            checkpoint_path=status["checkpoint"],
+        )
+
+    def forget(self) -> None:
+        """End the controller of a job that has ended; its folder stays."""
+        ray.kill(self._controller, no_restart=True)
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """Ask the controller; while Ray restarts it, ask again."""
+        deadline_s = time.monotonic() + _ANSWER_S
+        while True:
+            try:
+                return ray.get(getattr(self._controller, method).remote(*arguments), timeout=_ANSWER_S)
+            except RayTaskError as error:
+                raise error.cause if isinstance(error.cause, Exception) else error from None
+            except RayActorError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.2)
+
+
+def submit(
+    spec: JobSpec,
+    *,
+    storage_path: str,
+    job: str | None = None,
+    runtime_env: dict[str, Any] | None = None,
+    ship_code: bool = False,
+    resume_from: str | None = None,
+) -> Job:
+    """Start a job on the Ray this process is connected to and return at once."""
+    check_runnable(spec)
+    job = job or f"{spec.name}-{secrets.token_hex(4)}"
+    folder = Folder(f"{storage_path.rstrip('/')}/{job}")
+    if resume_from is not None:
+        check_resumable(spec, resume_from)
+    servers_env, workers_env = prepare(runtime_env, ship_code)
+    text = spec.model_dump_json()
+    order = JobOrder(
+        job, text, secrets.token_bytes(32), this_code(), folder.uri, servers_env, workers_env, resume_from
+    )
+    folder.write("job.json", text.encode())
+    controller = ControllerActor.options(
+        name=f"{job}:{CONTROLLER}", namespace=NAMESPACE, lifetime="detached", runtime_env=servers_env
+    ).remote(order)
+    return Job(job, controller, folder.uri)
+
+
+def find(job: str) -> Job:
+    """Return a job that runs on this Ray, by its id."""
+    controller = ray.get_actor(f"{job}:{CONTROLLER}", namespace=NAMESPACE)
+    found = Job(job, controller, "")
+    found.path = found.status()["path"]
+    return found
+
+
+def check_resumable(spec: JobSpec, path: str) -> JobSpec:
+    """Return the job a checkpoint was taken of; raise if `spec` could not continue it."""
+    then = parse_spec(read_manifest(Folder(path))["spec"])
+    changed = [name for name in JobSpec.model_fields if getattr(spec, name) != getattr(then, name)]
+    wrong = [name for name in changed if name not in _FREE_TO_CHANGE and name != "scale"]
+    if "scale" in changed:
+        fields = type(spec.scale).model_fields
+        differ = [name for name in fields if getattr(spec.scale, name) != getattr(then.scale, name)]
+        wrong += [f"scale.{name}" for name in differ if name not in _FREE_IN_SCALE]
+    if wrong:
+        raise CheckpointError(
+            path,
+            f"was taken of a job with another {', '.join(wrong)}; only budget, checkpoint, eval_every, transport and "
+            "where workers run may change",
+        )
+    return then
+
+
+def close_quietly(job: Job) -> None:
+    """Forget a job, whatever state Ray is in."""
+    with contextlib.suppress(Exception):
+        job.forget()
+
+
+__all__ = ["Job", "check_resumable", "find", "msgspec", "submit"]

@@ -1,0 +1,177 @@
+"""What a job tells about itself, on disk: numbered events as JSON lines, TensorBoard files, and everybody's log lines.
+
+The controller writes it. Where the job's folder is not on this machine's file system, files are written to a local
+folder first and copied there now and then and at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from actors.storage import Folder
+from raysync.metrics import Event
+
+_REMEMBERED = 20_000
+_EVENTS, _LOGS = "events.jsonl", "logs.txt"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """An event with the job's own number; `source` is its number at the coordinator, if it comes from there."""
+
+    sequence: int
+    kind: str
+    time_s: float
+    step: int = 0
+    worker: int | None = None
+    knob_version: int = 0
+    source: int | None = None
+    data: dict[str, Any]
+
+
+class Journal:
+    """Appends, remembers the latest, and finds the rest on disk."""
+
+    def __init__(self, job: str, folder: Folder) -> None:
+        self._job, self._folder = job, folder
+        self._path = Path(folder.path) if folder.is_local else Path(tempfile.mkdtemp(prefix="raysync-journal-"))
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._recent: deque[Record] = deque(maxlen=_REMEMBERED)
+        self.next_sequence, self.last_source = 0, -1
+        self.latest: dict[str, float] = {}
+        """The last value of every metric."""
+        self.step = 0
+        self._replay()
+        self._events = (self._path / _EVENTS).open("ab")
+        self._lines = (self._path / _LOGS).open("a", encoding="utf-8")
+        self._board: Any = None
+        self.grown = threading.Condition()
+
+    def add(self, event: Event) -> None:
+        """Take in a coordinator's event, once."""
+        if event.sequence <= self.last_source:
+            return
+        self.last_source = event.sequence
+        self._append(
+            Record(
+                sequence=self.next_sequence,
+                kind=event.kind,
+                time_s=event.time_s,
+                step=event.step,
+                worker=event.worker,
+                knob_version=event.knob_version,
+                source=event.sequence,
+                data=event.data,
+            )
+        )
+
+    def note(self, kind: str, data: Mapping[str, Any], time_s: float) -> None:
+        """Take in an event of the controller's own."""
+        self._append(
+            Record(sequence=self.next_sequence, kind=kind, time_s=time_s, step=self.step, data=dict(data))
+        )
+
+    def rewind(self) -> None:
+        """The coordinator goes back to a checkpoint and counts anew from there."""
+        self.last_source = -1
+
+    def after(self, sequence: int, limit: int) -> list[Record]:
+        """Return up to `limit` records with larger numbers, from memory or from disk."""
+        with self.grown:
+            recent = list(self._recent)
+        if not recent or sequence + 1 >= recent[0].sequence:
+            return [record for record in recent if record.sequence > sequence][:limit]
+        self._events.flush()
+        found = []
+        with (self._path / _EVENTS).open("rb") as file:
+            for number, line in enumerate(file):
+                if number > sequence:
+                    found.append(msgspec.json.decode(line, type=Record))
+                    if len(found) == limit:
+                        break
+        return found
+
+    def lines(self, lines: list[str]) -> None:
+        """Take in log lines."""
+        self._lines.write("".join(f"{line}\n" for line in lines))
+        self._lines.flush()
+
+    def flush(self) -> None:
+        """Make everything visible where the job's folder is."""
+        self._events.flush()
+        if self._board is not None:
+            self._board.flush()
+        if not self._folder.is_local:
+            for path in self._path.rglob("*"):
+                if path.is_file():
+                    self._folder.write(str(path.relative_to(self._path)), path.read_bytes())
+
+    def close(self) -> None:
+        """Write the rest."""
+        self.flush()
+        self._events.close()
+        self._lines.close()
+        if self._board is not None:
+            self._board.close()
+
+    def _append(self, record: Record) -> None:
+        self._events.write(msgspec.json.encode(_plain(record)) + b"\n")
+        self.next_sequence = record.sequence + 1
+        self._observe(record)
+        with self.grown:
+            self._recent.append(record)
+            self.grown.notify_all()
+        if record.kind == "metrics":
+            self._draw(record)
+
+    def _observe(self, record: Record) -> None:
+        self.step = max(self.step, record.step)
+        if record.kind == "metrics":
+            self.latest |= record.data
+
+    def _draw(self, record: Record) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event as BoardEvent
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        if self._board is None:
+            self._board = EventFileWriter(str(self._path / "tensorboard"))
+        values = [
+            Summary.Value(tag=name, simple_value=value)
+            for name, value in record.data.items()
+            if isinstance(value, (int, float)) and math.isfinite(value)
+        ]
+        self._board.add_event(BoardEvent(wall_time=record.time_s, step=record.step, summary=Summary(value=values)))
+
+    def _replay(self) -> None:
+        """Continue a journal a controller before this one has begun; a torn last line is cut off."""
+        path = self._path / _EVENTS
+        if not path.exists():
+            return
+        whole = 0
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    record = msgspec.json.decode(line, type=Record)
+                except msgspec.MsgspecError:
+                    break
+                whole += len(line)
+                self.next_sequence = record.sequence + 1
+                self.last_source = record.source if record.source is not None else self.last_source
+                self._recent.append(record)
+                self._observe(record)
+        with path.open("ab") as file:
+            file.truncate(whole)
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    """Return a record as JSON has it: no NaN, no infinity."""
+    return json.loads(json.dumps(msgspec.to_builtins(record), default=str), parse_constant=str)  # type: ignore[no-any-return]

@@ -1,0 +1,71 @@
+"""The port between cores on different processes: addresses in, messages out, every wait bounded.
+
+A link is used by one thread, the one that runs the cores; only `wake` may be called from others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from raysync.engine.messages import Message
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where a direct link listens."""
+
+    tcp: str
+    ipc: str
+    """A socket in the file system, taken by peers that can see it."""
+
+
+class Contact(NamedTuple):
+    """All that is known of how to reach an actor."""
+
+    actor: Any
+    """Its Ray handle."""
+    endpoint: Endpoint | None
+    """None where it has no direct link."""
+
+
+class Envelope(NamedTuple):
+    """A message and the core of this process it is for."""
+
+    to: str
+    message: Message
+
+
+class Link(Protocol):
+    """What both transports offer."""
+
+    kind: str
+
+    def connect(self, book: Mapping[str, Contact]) -> None:
+        """Learn where peers are, in addition to those known; a changed contact replaces the old one."""
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop peers that will not come back, and what waits for them."""
+
+    def send(self, to: str, message: Message) -> None:
+        """Send, in order per peer. Takes in arrivals while it waits for room; raises `PeerLost` if none is made
+        within the bound, or `UnknownPeer`.
+        """
+
+    def receive(self, timeout_s: float) -> list[Envelope]:
+        """Return what has arrived, waiting up to `timeout_s` for a first message; raises `PeerLost` for what could not
+        be delivered.
+        """
+
+    def probe(self, peers: list[str], timeout_s: float) -> list[str]:
+        """Return the peers that cannot be reached within the bound."""
+
+    def wake(self) -> None:
+        """Let `receive` return now; callable from any thread."""
+
+    def drain(self, timeout_s: float) -> None:
+        """Let last words leave, for at most so long; nothing is sent afterwards."""
+
+    def close(self) -> None:
+        """Free sockets and threads; what has not been sent is dropped."""

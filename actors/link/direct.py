@@ -1,0 +1,270 @@
+"""`direct`: ZeroMQ sockets between the actors, Ray only tells where they are.
+
+Every actor listens twice: on TCP, where CURVE encrypts and both ends prove that they hold the job's key, and on a
+socket in the file system, which peers on the same machine prefer: there the key is a password and nothing is
+encrypted, since nothing leaves the machine. Both refuse whoever does not know the key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
+
+from actors.errors import PeerLost, UnknownPeer
+from actors.link.base import Contact, Endpoint, Envelope
+from actors.link.frames import Assembler, Frame, to_frames
+from raysync.engine.messages import Message
+
+TIMEOUT_S = 20.0
+"""A peer that takes nothing for so long is lost."""
+_HEARTBEAT_MS = 5_000
+_QUEUED_FRAMES = 32
+"""Frames ZeroMQ holds per peer and direction; the rest waits in the outbox."""
+_OUTBOX_BYTES = 64 << 20
+_COPY_BELOW_BYTES = 65536
+
+
+class _Keys:
+    """What the job's key stands for on both kinds of socket."""
+
+    def __init__(self, key: bytes) -> None:
+        self.server_secret, self.client_secret = _curve_secret(key, b"server"), _curve_secret(key, b"client")
+        self.server_public, self.client_public = map(zmq.curve_public, (self.server_secret, self.client_secret))
+        self.password = hashlib.blake2b(key, person=b"password").hexdigest()
+
+
+class _Peer:
+    """One peer's socket, what waits for it, and since when it has taken nothing."""
+
+    def __init__(self, contact: Contact, socket: zmq.Socket[bytes]) -> None:
+        self.contact, self.socket = contact, socket
+        self.outbox: deque[Frame] = deque()
+        self.outbox_bytes = 0
+        self.stuck_since_s: float | None = None
+
+
+class DirectLink:
+    """ZeroMQ PUSH to every peer's PULL."""
+
+    kind = "direct"
+
+    def __init__(self, name: str, key: bytes, ip: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.name, self._keys, self._timeout_s = name, _Keys(key), timeout_s
+        self._context = zmq.Context()
+        self._guard = ThreadAuthenticator(self._context)
+        self._guard.start()
+        self._guard.configure_curve_callback(domain="tcp", credentials_provider=self)
+        self._guard.configure_plain(domain="ipc", passwords={"raysync": self._keys.password})
+        self._folder = Path(tempfile.mkdtemp(prefix="raysync-"))  # mode 0700
+        self._inboxes = [self._listen_tcp(ip), self._listen_ipc()]
+        self._assemblers: dict[bytes, Assembler] = {}
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+        self._poller = zmq.Poller()
+        for inbox in (*self._inboxes, self._woken):
+            self._poller.register(inbox, zmq.POLLIN)
+        self._peers: dict[str, _Peer] = {}
+        self._arrived: list[Envelope] = []
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Tell the guard whether a TCP peer's key is the job's."""
+        return z85.encode(key) == self._keys.client_public
+
+    # The port
+
+    def connect(self, book: Mapping[str, Contact]) -> None:
+        """Learn where peers are."""
+        for name, contact in book.items():
+            known = self._peers.get(name)
+            if contact.endpoint is None or (known is not None and known.contact.endpoint == contact.endpoint):
+                continue
+            self.forget([name])
+            self._peers[name] = _Peer(contact, self._dial(contact.endpoint))
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Close the lines to peers that will not come back."""
+        for name in names:
+            if name in self._peers:
+                self._peers.pop(name).socket.close(linger=0)
+
+    def send(self, to: str, message: Message) -> None:
+        """Send now, or as soon as the peer takes it."""
+        peer = self._peer(to)
+        for frame in to_frames(to, message):
+            peer.outbox.append(frame)
+            peer.outbox_bytes += len(frame.head) + len(frame.body)
+        self._flush(peer)
+        while peer.outbox_bytes > _OUTBOX_BYTES:
+            self._turn(0.1)
+            self._raise_lost()
+
+    def receive(self, timeout_s: float) -> list[Envelope]:
+        """Return what has arrived."""
+        if not self._arrived:
+            self._turn(timeout_s)
+        arrived, self._arrived = self._arrived, []
+        if not arrived:
+            self._raise_lost()
+        return arrived
+
+    def probe(self, peers: list[str], timeout_s: float) -> list[str]:
+        """Return the peers whose handshake does not succeed in time."""
+        deadline_s = time.monotonic() + timeout_s
+        missing = set(peers)
+        while missing and time.monotonic() < deadline_s:
+            missing = {peer for peer in missing if not self._peer(peer).socket.poll(20, zmq.POLLOUT)}
+        return sorted(missing)
+
+    def wake(self) -> None:
+        """Let `receive` return."""
+        with contextlib.suppress(BlockingIOError):
+            self._waker.send(b"x")
+
+    def close(self) -> None:
+        """Free sockets, threads and the folder."""
+        for peer in self._peers.values():
+            peer.socket.close(linger=0)
+        for inbox in self._inboxes:
+            inbox.close(linger=0)
+        self._guard.stop()
+        self._waker.close()
+        self._woken.close()
+        self._context.term()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def drain(self, timeout_s: float) -> None:
+        """Send what is still in the outboxes, for last words."""
+        deadline_s = time.monotonic() + timeout_s
+        while any(peer.outbox for peer in self._peers.values()) and time.monotonic() < deadline_s:
+            self._turn(0.02)
+        for peer in self._peers.values():
+            peer.socket.close(linger=int(1000 * timeout_s))
+
+    # Sockets
+
+    def _listen_tcp(self, ip: str) -> zmq.Socket[bytes]:
+        inbox = self._socket(zmq.PULL)
+        inbox.curve_server, inbox.zap_domain = True, b"tcp"
+        inbox.curve_secretkey, inbox.curve_publickey = self._keys.server_secret, self._keys.server_public
+        inbox.ipv6 = ":" in ip
+        host = f"[{ip}]" if ":" in ip else ip
+        port = inbox.bind_to_random_port(f"tcp://{host}")
+        self._tcp = f"tcp://{host}:{port}"
+        return inbox
+
+    def _listen_ipc(self) -> zmq.Socket[bytes]:
+        inbox = self._socket(zmq.PULL)
+        inbox.plain_server, inbox.zap_domain = True, b"ipc"
+        inbox.bind(f"ipc://{self._folder}/inbox")
+        return inbox
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where this link listens."""
+        return Endpoint(self._tcp, str(self._folder / "inbox"))
+
+    def _dial(self, endpoint: Endpoint) -> zmq.Socket[bytes]:
+        line = self._socket(zmq.PUSH)
+        line.immediate = True  # frames go only to a peer that has proved itself, and never into nothing
+        if os.path.exists(endpoint.ipc):
+            line.plain_username, line.plain_password = b"raysync", self._keys.password.encode()
+            line.connect(f"ipc://{endpoint.ipc}")
+        else:
+            line.curve_serverkey = self._keys.server_public
+            line.curve_secretkey, line.curve_publickey = self._keys.client_secret, self._keys.client_public
+            line.ipv6 = "[" in endpoint.tcp
+            line.connect(endpoint.tcp)
+        return line
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        made = self._context.socket(kind)
+        made.linger = 0
+        made.sndhwm = made.rcvhwm = _QUEUED_FRAMES
+        made.heartbeat_ivl, made.heartbeat_timeout = _HEARTBEAT_MS, 3 * _HEARTBEAT_MS
+        made.reconnect_ivl, made.reconnect_ivl_max = 50, 1000
+        return made
+
+    # Moving bytes
+
+    def _turn(self, timeout_s: float) -> None:
+        """Wait for anything to move, then move all that can."""
+        stuck = [peer for peer in self._peers.values() if peer.outbox]
+        for peer in stuck:
+            self._poller.register(peer.socket, zmq.POLLOUT)
+        try:
+            self._poller.poll(int(1000 * timeout_s))
+        finally:
+            for peer in stuck:
+                self._poller.unregister(peer.socket)
+        for peer in stuck:
+            self._flush(peer)
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(4096)
+        for inbox in self._inboxes:
+            self._read(inbox)
+
+    def _read(self, inbox: zmq.Socket[bytes]) -> None:
+        while True:
+            try:
+                sender = inbox.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            head = inbox.recv() if inbox.rcvmore else b""
+            body = inbox.recv(copy=False).buffer if inbox.rcvmore else b""
+            while inbox.rcvmore:
+                inbox.recv()
+            envelope = self._assemblers.setdefault(sender, Assembler()).feed(head, body)
+            if envelope is not None:
+                self._arrived.append(envelope)
+
+    def _flush(self, peer: _Peer) -> None:
+        while peer.outbox:
+            frame = peer.outbox[0]
+            try:
+                self._put(peer.socket, frame)
+            except zmq.Again:
+                peer.stuck_since_s = peer.stuck_since_s or time.monotonic()
+                return
+            peer.outbox.popleft()
+            peer.outbox_bytes -= len(frame.head) + len(frame.body)
+            peer.stuck_since_s = None
+
+    def _put(self, line: zmq.Socket[bytes], frame: Frame) -> None:
+        more = zmq.SNDMORE if frame.body else 0
+        line.send(self.name.encode(), zmq.NOBLOCK | zmq.SNDMORE)
+        line.send(frame.head, zmq.NOBLOCK | more)
+        if frame.body:
+            line.send(frame.body, zmq.NOBLOCK, copy=len(frame.body) < _COPY_BELOW_BYTES)
+
+    def _peer(self, name: str) -> _Peer:
+        if name not in self._peers:
+            raise UnknownPeer(name)
+        return self._peers[name]
+
+    def _raise_lost(self) -> None:
+        now_s = time.monotonic()
+        for name, peer in self._peers.items():
+            if peer.stuck_since_s is not None and now_s - peer.stuck_since_s > self._timeout_s:
+                waited_s = now_s - peer.stuck_since_s
+                peer.outbox.clear()
+                peer.outbox_bytes, peer.stuck_since_s = 0, None
+                raise PeerLost(name, waited_s)
+
+
+
+def _curve_secret(key: bytes, role: bytes) -> bytes:
+    return z85.encode(hashlib.blake2b(key, digest_size=32, person=role).digest())
+

@@ -1,0 +1,172 @@
+"""A job's folder, on any file system pyarrow knows: the same URIs as Ray Train's `storage_path`.
+
+    <storage_path>/<job>/job.json            what was asked for
+                         status.json         how it ended
+                         events.jsonl        everything that happened, one JSON object per line
+                         tensorboard/        the metrics again
+                         logs.txt            every actor's lines, each with the actor's name
+                         checkpoint_000012/  one file per core, model.pt, and manifest.json, written last
+                         final/model.pt      the trained model's state_dict
+
+A checkpoint without manifest does not exist: whoever finds one may delete it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyarrow import fs
+
+from actors.errors import CheckpointError
+from raysync.engine.messages import COORDINATOR
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+class Folder:
+    """Files under one place, written whole or not at all."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.filesystem, self.path = resolve(uri)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the folder is on this machine's own file system."""
+        return isinstance(self.filesystem, fs.LocalFileSystem)
+
+    def at(self, name: str) -> Folder:
+        """Return a folder inside this one."""
+        return Folder(f"{self.uri.rstrip('/')}/{name}")
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Write a file; readers see the old one or the new one."""
+        target = f"{self.path}/{name}"
+        self.filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
+        written = f"{target}.part" if self.is_local else target  # an object store shows nothing before the end
+        with self.filesystem.open_output_stream(written) as stream:
+            stream.write(data)
+        if written != target:
+            self.filesystem.move(written, target)
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes."""
+        with self.filesystem.open_input_stream(f"{self.path}/{name}") as stream:
+            data: bytes = stream.read()
+        return data
+
+    def size(self, name: str) -> int | None:
+        """Return how many bytes a file has; None if there is none."""
+        info = self.filesystem.get_file_info(f"{self.path}/{name}")
+        return info.size if info.type == fs.FileType.File else None
+
+    def folders(self, prefix: str) -> list[str]:
+        """Return the names of folders that begin with `prefix`, sorted."""
+        found = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return sorted(info.base_name for info in found if info.base_name.startswith(prefix))
+
+    def delete(self, name: str) -> None:
+        """Delete a folder and all it holds, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_dir(f"{self.path}/{name}")
+
+    def delete_file(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_file(f"{self.path}/{name}")
+
+
+def resolve(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system and the path on it that a URI or a local path stands for."""
+    if "://" in uri:
+        return fs.FileSystem.from_uri(uri)
+    return fs.LocalFileSystem(), str(Path(uri).expanduser().absolute())
+
+
+# Checkpoints
+
+
+def checkpoint_name(number: int) -> str:
+    """Return the folder of a checkpoint."""
+    return f"checkpoint_{number:06d}"
+
+
+def part_name(address: str) -> str:
+    """Return the file of a core's part."""
+    return "coordinator.msgpack" if address == COORDINATOR else f"{address.replace('/', '-')}.pt"
+
+
+def write_part(folder: Folder, address: str, state: Any) -> None:
+    """Write a core's state: tensors and plain data."""
+    packed = msgspec.msgpack.encode(state) if address == COORDINATOR else pack_tensors(state)
+    folder.write(part_name(address), packed)
+
+
+def read_part(folder: Folder, address: str) -> Any:
+    """Return what `write_part` was given; runs nothing that the bytes might ask for."""
+    data = folder.read(part_name(address))
+    if address == COORDINATOR:
+        return msgspec.msgpack.decode(data)
+    import torch
+
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def pack_tensors(state: Any) -> bytes:
+    """Return plain data with tensors as torch writes it."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def seal(job: Folder, number: int, files: list[str], facts: dict[str, Any]) -> None:
+    """Make a checkpoint exist: all its files are there, so its manifest may be."""
+    folder = job.at(checkpoint_name(number))
+    sizes = {name: folder.size(name) for name in files}
+    missing = [name for name, size in sizes.items() if size is None]
+    if missing:
+        raise CheckpointError(folder.uri, f"cannot be completed, {', '.join(missing)} are missing")
+    manifest = {"format": FORMAT, "number": number, **facts, "files": sizes}
+    folder.write(MANIFEST, json.dumps(manifest, indent=1).encode())
+
+
+def read_manifest(folder: Folder) -> dict[str, Any]:
+    """Return the manifest of a complete checkpoint, or say what is wrong with it."""
+    if folder.size(MANIFEST) is None:
+        complete = completed(folder)
+        hint = f"; did you mean {folder.uri.rstrip('/')}/{complete[-1]}?" if complete else ""
+        raise CheckpointError(folder.uri, f"there is no {MANIFEST}: not a checkpoint, or never completed{hint}")
+    manifest: dict[str, Any] = json.loads(folder.read(MANIFEST))
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(folder.uri, f"has format {manifest.get('format')}, this raysync reads {FORMAT}")
+    damaged = [name for name, size in manifest["files"].items() if folder.size(name) != size]
+    if damaged:
+        raise CheckpointError(folder.uri, f"{', '.join(damaged)} are not as long as the manifest says")
+    return manifest
+
+
+def completed(job: Folder) -> list[str]:
+    """Return the names of the complete checkpoints of a job, oldest first."""
+    return [name for name in job.folders("checkpoint_") if job.at(name).size(MANIFEST) is not None]
+
+
+def retain(job: Folder, keep: int) -> list[str]:
+    """Delete all but the newest `keep` checkpoints, manifest first, and what was never completed before them; return
+    what was deleted.
+    """
+    complete = completed(job)
+    kept = set(complete[-keep:])
+    newest = complete[-1] if complete else ""
+    doomed = [name for name in job.folders("checkpoint_") if name not in kept and name < newest]
+    for name in doomed:
+        job.at(name).delete_file(MANIFEST)
+        job.delete(name)
+    return doomed
