@@ -79,7 +79,7 @@ class ControllerActor:
         self._stop: tuple[str, float] | None = None
         self._leaving: set[int] = set()
         self._knobs: Knobs = initial_knobs(self._spec)
-        self._view, self._finished = 0, False
+        self._view, self._members, self._finished = 0, frozenset[int](), False
         self._deaths = self._recoveries = 0
         self._shortage: str | None = None
         self._progress_call: Any = None
@@ -213,6 +213,7 @@ class ControllerActor:
         for event in progress.events:
             self._journal.add(event)
         self._finished, self._view, self._knobs = progress.finished, progress.view, progress.knobs
+        self._members = frozenset(progress.members)
         if progress.checkpoint is not None:
             self._checkpoint = f"{self._order.folder}/checkpoint_{progress.checkpoint:06d}"
 
@@ -241,6 +242,7 @@ class ControllerActor:
             state=self._state,
             servers=servers,
             workers=workers,
+            members=self._members,
             leaving=frozenset(self._leaving),
             wanted_workers=int(self._knobs.values["workers"] or 0),
             shortage=self._shortage,
@@ -275,7 +277,7 @@ class ControllerActor:
             case Act.RECOVER:
                 self._recoveries += 1
                 self._crew.dismiss_all()
-                self._view, self._progress_call = 0, None
+                self._view, self._members, self._progress_call = 0, frozenset(), None
                 self._journal.rewind()
                 self._launch(self._checkpoint)
 

@@ -29,6 +29,7 @@ class Progress(msgspec.Struct, frozen=True):
     events: list[Event]
     finished: bool
     view: int
+    members: tuple[int, ...]
     knobs: Knobs
     next_step: int
     checkpoint: int | None
@@ -128,7 +129,7 @@ class CoordinatorActor(CoreActor):
         time.sleep(_COALESCE_S)
         core = seat.core
         return Progress(
-            list(seat.events), core.finished, core.view.number, core.knobs, core.next_step, seat.checkpoint
+            list(seat.events), core.finished, core.view.number, core.view.members, core.knobs, core.next_step, seat.checkpoint
         )
 
     @ray.method(concurrency_group="control")

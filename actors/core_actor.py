@@ -18,7 +18,7 @@ from actors.errors import VersionSkew
 from actors.host import Host, Seat
 from actors.lines import LineShipper
 from actors.link.base import Contact, Endpoint, Link
-from actors.link.direct import DirectLink
+from actors.link.direct import DirectLink, sweep
 from actors.link.ray import RayLink
 from actors.storage import Folder, part_name, read_part
 from actors.versions import Code, differences, this_code
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 CONCURRENCY = {"link": 1, "wait": 4, "control": 8}
 _INTRODUCTION_S = 300.0
+_LAST_WORDS_S = 2.0
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -158,6 +159,11 @@ class CoreActor:
         self._ended.wait(10.0)
         self._lines.flush()
 
+    @ray.method(concurrency_group="control")
+    def sweep(self, endpoint: Endpoint) -> None:
+        """Clear up after a neighbour on this node that was killed."""
+        sweep(endpoint)
+
     @ray.method(concurrency_group="link")
     def deliver(self, sender: str, head: bytes, body: Any) -> None:
         """Take in a frame from a peer's Ray link."""
@@ -184,7 +190,7 @@ class CoreActor:
         if not self._halted:
             self._host.run()
         self._outcome = Outcome("gone" if seats[self.name].done else "stopped")
-        self._link.drain(2.0)
+        self._link.flush(_LAST_WORDS_S)
 
     def _open_direct(self) -> None:
         try:
@@ -196,7 +202,7 @@ class CoreActor:
     def _close(self) -> None:
         self._ray_link.close()
         if self._direct is not None:
-            self._direct.close()
+            self._direct.close(_LAST_WORDS_S)
 
     def _saved(self, address: str) -> dict[str, Any] | None:
         """Return the state a core continues from; None if it starts anew."""

@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from actors.coordinator import CoordinatorActor
 from actors.core_actor import Assignment, Hello, Outcome
 from actors.link.base import Contact
+from actors.link.direct import sweep
 from actors.packages import Environments
 from actors.shard import ShardActor
 from actors.worker import WorkerActor
@@ -143,6 +144,7 @@ class Crew:
         self, places: list[tuple[str, PlacementGroup]], workers: Iterable[int], resume: str | None, elapsed_s: float
     ) -> None:
         """Start the coordinator, the shards and these workers."""
+        self.link = None
         workers = sorted(workers)
         self.next_worker = max(self.next_worker, *(worker + 1 for worker in workers))
         self._base = msgspec.structs.replace(self._base, resume=resume, elapsed_s=elapsed_s)
@@ -282,6 +284,7 @@ class Crew:
         member = self.members.pop(name, None)
         if member is None:
             return
+        _sweep([member], list(self.members.values()))
         _clear([member])
         for other in self.members.values():
             if other.introduced:
@@ -290,7 +293,7 @@ class Crew:
     def dismiss_all(self) -> None:
         """Clear everybody away."""
         members, self.members = list(self.members.values()), {}
-        self.link = None
+        _sweep(members, members)
         _clear(members)
 
     def adopt(self) -> None:
@@ -317,6 +320,21 @@ class Crew:
                 member.seen = ActorSeen(Life.ALIVE)
             if name.startswith("worker/"):
                 self.next_worker = max(self.next_worker, int(name.removeprefix("worker/")) + 1)
+
+
+def _sweep(members: list[Member], neighbours: list[Member]) -> None:
+    """Have what killed members left on their nodes removed by whoever lives there."""
+    here = ray.get_runtime_context().get_node_id()
+    for member in members:
+        if member.seen.life is not Life.DEAD or member.hello is None or member.hello.endpoint is None:
+            continue
+        if member.hello.node_id == here:
+            sweep(member.hello.endpoint)
+            continue
+        for other in neighbours:
+            if other.seen.life is Life.ALIVE and other.hello and other.hello.node_id == member.hello.node_id:
+                other.actor.sweep.remote(member.hello.endpoint)
+                break
 
 
 def _clear(members: list[Member]) -> None:

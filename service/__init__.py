@@ -1,1 +1,1 @@
-"""The control plane: REST service, command line and client; they arrive after the Ray runtime."""
+"""The command line; REST service and client arrive next."""

@@ -64,8 +64,8 @@ class Link(Protocol):
     def wake(self) -> None:
         """Let `receive` return now; callable from any thread."""
 
-    def drain(self, timeout_s: float) -> None:
-        """Let last words leave, for at most so long; nothing is sent afterwards."""
+    def flush(self, timeout_s: float) -> bool:
+        """Hand over what waits to be sent, for at most so long; return whether all of it left."""
 
-    def close(self) -> None:
-        """Free sockets and threads; what has not been sent is dropped."""
+    def close(self, linger_s: float = 0.0) -> None:
+        """Free sockets and threads; what is on its way may take `linger_s` to leave."""

@@ -30,10 +30,18 @@ from raysync.engine.messages import Message
 TIMEOUT_S = 20.0
 """A peer that takes nothing for so long is lost."""
 _HEARTBEAT_MS = 5_000
+_FOLDER = "raysync-"
 _QUEUED_FRAMES = 32
 """Frames ZeroMQ holds per peer and direction; the rest waits in the outbox."""
 _OUTBOX_BYTES = 64 << 20
 _COPY_BELOW_BYTES = 65536
+
+
+def sweep(endpoint: Endpoint) -> None:
+    """Remove what a link whose process was killed has left on this machine."""
+    folder = Path(endpoint.ipc).parent
+    if folder.name.startswith(_FOLDER):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Keys:
@@ -67,7 +75,7 @@ class DirectLink:
         self._guard.start()
         self._guard.configure_curve_callback(domain="tcp", credentials_provider=self)
         self._guard.configure_plain(domain="ipc", passwords={"raysync": self._keys.password})
-        self._folder = Path(tempfile.mkdtemp(prefix="raysync-"))  # mode 0700
+        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER))  # mode 0700
         self._inboxes = [self._listen_tcp(ip), self._listen_ipc()]
         self._assemblers: dict[bytes, Assembler] = {}
         self._waker, self._woken = socket.socketpair()
@@ -81,7 +89,7 @@ class DirectLink:
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Tell the guard whether a TCP peer's key is the job's."""
-        return z85.encode(key) == self._keys.client_public
+        return key == self._keys.client_public
 
     # The port
 
@@ -133,10 +141,17 @@ class DirectLink:
         with contextlib.suppress(BlockingIOError):
             self._waker.send(b"x")
 
-    def close(self) -> None:
+    def flush(self, timeout_s: float) -> bool:
+        """Hand over what waits in the outboxes; return whether all of it left."""
+        deadline_s = time.monotonic() + timeout_s
+        while any(peer.outbox for peer in self._peers.values()) and time.monotonic() < deadline_s:
+            self._turn(0.02)
+        return not any(peer.outbox for peer in self._peers.values())
+
+    def close(self, linger_s: float = 0.0) -> None:
         """Free sockets, threads and the folder."""
         for peer in self._peers.values():
-            peer.socket.close(linger=0)
+            peer.socket.close(linger=int(1000 * linger_s))
         for inbox in self._inboxes:
             inbox.close(linger=0)
         self._guard.stop()
@@ -144,14 +159,6 @@ class DirectLink:
         self._woken.close()
         self._context.term()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def drain(self, timeout_s: float) -> None:
-        """Send what is still in the outboxes, for last words."""
-        deadline_s = time.monotonic() + timeout_s
-        while any(peer.outbox for peer in self._peers.values()) and time.monotonic() < deadline_s:
-            self._turn(0.02)
-        for peer in self._peers.values():
-            peer.socket.close(linger=int(1000 * timeout_s))
 
     # Sockets
 

@@ -5,7 +5,7 @@ Large bodies travel through Ray's object store. Ray itself pickles the call; ins
 
 from __future__ import annotations
 
-import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ from raysync.engine.messages import Message
 
 _WINDOW = 32
 """Calls on their way to one peer before the next waits."""
-_INBOX_FRAMES = 256
+_INBOX_BYTES = 32 << 20
 
 
 class RayLink:
@@ -33,7 +33,10 @@ class RayLink:
 
     def __init__(self, name: str, timeout_s: float = TIMEOUT_S) -> None:
         self.name, self._timeout_s = name, timeout_s
-        self._inbox: queue.Queue[tuple[str, bytes, Any] | None] = queue.Queue(_INBOX_FRAMES)
+        self._inbox: deque[tuple[str, bytes, bytes]] = deque()
+        self._inbox_bytes = 0
+        self._moved = threading.Condition()
+        self._woken = False
         self._assemblers: dict[str, Assembler] = {}
         self._contacts: dict[str, Contact] = {}
         self._flying: dict[str, deque[Any]] = {}
@@ -44,12 +47,12 @@ class RayLink:
         """Take in a frame; called by the actor's own thread for the link, in order per sender. Blocks while the inbox
         is full, which holds the sender back.
         """
-        while not self._closed:
-            try:
-                self._inbox.put((sender, head, body), timeout=1.0)
-                return
-            except queue.Full:
-                continue
+        copied = bytes(body)  # out of the object store, which is small
+        with self._moved:
+            self._moved.wait_for(lambda: self._inbox_bytes < _INBOX_BYTES or self._closed)
+            self._inbox.append((sender, head, copied))
+            self._inbox_bytes += len(copied)
+            self._moved.notify_all()
 
     # The port
 
@@ -89,20 +92,28 @@ class RayLink:
 
     def wake(self) -> None:
         """Let `receive` return."""
-        try:
-            self._inbox.put_nowait(None)
-        except queue.Full:
-            return  # it has something to return anyway
+        with self._moved:
+            self._woken = True
+            self._moved.notify_all()
 
-    def drain(self, timeout_s: float) -> None:
+    def flush(self, timeout_s: float) -> bool:
         """Wait until the last calls have been taken."""
-        flying = [call for calls in self._flying.values() for call in calls]
-        if flying:
-            ray.wait(flying, num_returns=len(flying), timeout=timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        while flying := [call for calls in self._flying.values() for call in calls]:
+            done, _ = ray.wait(flying, num_returns=len(flying), timeout=0.02)
+            for calls in self._flying.values():
+                while calls and calls[0] in done:
+                    calls.popleft()
+            self._drain(0.0)
+            if time.monotonic() > deadline_s:
+                return False
+        return True
 
-    def close(self) -> None:
+    def close(self, linger_s: float = 0.0) -> None:
         """Let nobody wait for this link any more."""
-        self._closed = True
+        with self._moved:
+            self._closed = True
+            self._moved.notify_all()
 
     def _make_room(self, to: str, flying: deque[Any]) -> None:
         started_s = time.monotonic()
@@ -127,17 +138,15 @@ class RayLink:
 
     def _drain(self, timeout_s: float) -> None:
         """Move frames out of the inbox, waiting up to `timeout_s` for the first."""
-        block = timeout_s > 0
-        while True:
-            try:
-                item = self._inbox.get(block, timeout_s if block else None)
-            except queue.Empty:
-                return
-            block = False
-            if item is None:
-                continue
-            sender, head, body = item
-            envelope = self._assemblers.setdefault(sender, Assembler()).feed(head, memoryview(body))
+        with self._moved:
+            if timeout_s > 0:
+                self._moved.wait_for(lambda: self._inbox or self._woken, timeout_s)
+            frames, self._woken = list(self._inbox), False
+            self._inbox.clear()
+            self._inbox_bytes = 0
+            self._moved.notify_all()
+        for sender, head, body in frames:
+            envelope = self._assemblers.setdefault(sender, Assembler()).feed(head, body)
             if envelope is not None:
                 self._arrived.append(envelope)
 

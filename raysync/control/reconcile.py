@@ -53,6 +53,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     servers: Mapping[str, ActorSeen] = msgspec.field(default_factory=dict)
     """Coordinator and shards by address."""
     workers: Mapping[int, ActorSeen] = msgspec.field(default_factory=dict)
+    members: frozenset[int] = frozenset()
+    """Workers in the present view."""
     leaving: frozenset[int] = frozenset()
     """Workers that have been asked to leave."""
     wanted_workers: int
@@ -150,25 +152,28 @@ def _launch(seen: Seen) -> Plan:
 def _tend(seen: Seen) -> Plan:
     dead = [worker for worker, found in seen.workers.items() if found.life is Life.DEAD]
     gone = [worker for worker, found in seen.workers.items() if found.life is Life.GONE]
+    if not {*gone} <= seen.leaving:
+        return Plan(seen.state, "the last step is done; workers say farewell")
     live = [w for w, found in sorted(seen.workers.items()) if found.life in (Life.STARTING, Life.ALIVE)]
     staying = [worker for worker in live if worker not in seen.leaving]
     actions = [Action(Act.BURY, worker) for worker in dead] + [Action(Act.DISMISS, worker) for worker in gone]
     if seen.stop is not None:
         return Plan(JobState.STOPPING, seen.stop.reason, tuple(actions))
     missing = seen.wanted_workers - len(staying)
-    if missing > 0 and seen.shortage is None and not gone:
+    if missing > 0 and seen.shortage is None:
         actions += [Action(Act.ADD)] * missing
     if missing < 0 and seen.has_begun:
-        actions += [Action(Act.RETIRE, worker) for worker in staying[missing:]]
+        actions += [Action(Act.RETIRE, worker) for worker in staying[missing:] if worker in seen.members]
     return Plan(*_state(seen, dead, live, missing), tuple(actions))
 
 
 def _state(seen: Seen, dead: list[int], live: list[int], missing: int) -> tuple[JobState, str]:
-    starting = [worker for worker in live if seen.workers[worker].life is Life.STARTING]
+    starting = [worker for worker in live if worker not in seen.members | seen.leaving]
     if dead:
         return JobState.RECOVERING, f"worker {dead[0]} died ({seen.workers[dead[0]].detail}); a new one takes its place"
     if not seen.has_begun:
-        return JobState.STARTING, f"{len(live) - len(starting)} of {seen.wanted_workers} workers are up"
+        up = sum(seen.workers[worker].life is Life.ALIVE for worker in live)
+        return JobState.STARTING, f"{up} of {seen.wanted_workers} workers are up"
     if missing > 0 and seen.shortage is not None:
         return JobState.RESIZING, f"{len(live)} of {seen.wanted_workers} workers: {seen.shortage}"
     if seen.is_paused:
@@ -176,5 +181,5 @@ def _state(seen: Seen, dead: list[int], live: list[int], missing: int) -> tuple[
     if missing or starting or seen.leaving & {*live}:
         if seen.state is JobState.RECOVERING:
             return JobState.RECOVERING, "the replacement is on its way"
-        return JobState.RESIZING, f"from {len(live) - len(starting)} to {seen.wanted_workers} workers"
+        return JobState.RESIZING, f"{len(seen.members)} workers train, {seen.wanted_workers} are wanted"
     return JobState.RUNNING, f"{len(live)} workers train"

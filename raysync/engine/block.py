@@ -38,8 +38,7 @@ class ServerBlock:
         self._legacy: dict[str, Tensor] = {}
         """Residuals handed over by leavers, already weighted."""
         self._rest: Tensor | None = None
-        self._outer = spec.server_optimizer.build(self.x)
-        self._outer.state[self.x] = spec.server_optimizer.state(self.x)
+        self._moments = spec.server_optimizer.state(self.x)
 
     def aggregate(self, pushes: Mapping[int, m.Push], round: int) -> m.Update:
         """Apply a round's pushes and return what every worker must add."""
@@ -93,11 +92,8 @@ class ServerBlock:
             self.x.add_(mean)
             return
         steps_with_gradient = self._spec.strategy.payload == "gradient" and not self._spec.strategy.relays
-        if steps_with_gradient and lr is not None:
-            self._outer.param_groups[0]["lr"] = lr
-        self.x.grad = mean if steps_with_gradient else mean.neg_()
-        self._outer.step()
-        self.x.grad = None
+        rate = lr if steps_with_gradient else None
+        self._spec.server_optimizer.update(self.x, mean if steps_with_gradient else mean.neg_(), self._moments, rate)
 
     def _show(self, seen: Tensor, codec: Compressor, seed: int) -> bytes:
         payload = codec.encode(self.x - seen, seed)
@@ -125,7 +121,7 @@ class ServerBlock:
             "seen_by": {worker: seen.clone() for worker, seen in self.seen_by.items()},
             "legacy": {kind: rest.clone() for kind, rest in self._legacy.items()},
             "rest": None if self._rest is None else self._rest.clone(),
-            "outer": {name: value.clone() for name, value in self._outer.state[self.x].items()},
+            "outer": {name: value.clone() for name, value in self._moments.items()},
         }
 
     @classmethod
@@ -136,5 +132,5 @@ class ServerBlock:
         block.seen_by = {worker: seen.clone() for worker, seen in state["seen_by"].items()}
         block._legacy = {kind: rest.clone() for kind, rest in state["legacy"].items()}
         block._rest = None if state["rest"] is None else state["rest"].clone()
-        block._outer.state[block.x] = {name: value.clone() for name, value in state["outer"].items()}
+        block._moments = {name: value.clone() for name, value in state["outer"].items()}
         return block

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysync.errors import TaskError
 from raysync.shard import Block, Role
@@ -31,14 +31,16 @@ class Replica:
         _seed_torch(spec.seed, device)
         self._device = device
         self._spec, self.workload = spec, workload
-        self.model = workload.task.model().to(device)
+        made = workload.task.model()
+        if not isinstance(made, nn.Module):
+            raise TaskError(workload.name, f"model() returned a {type(made).__name__}, not a torch.nn.Module")
+        self.model = made.to(device)
         self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self._check()
         self._buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
         self.grad = torch.zeros_like(self.flat)
         self._bind()
-        self.optimizer = spec.optimizer.build(self.flat)
         self.reset_optimizer()
 
     def _check(self) -> None:
@@ -58,7 +60,6 @@ class Replica:
             parameter.data = self.flat[stretch].view_as(parameter)
             parameter.grad = self.grad[stretch].view_as(parameter)
             offset = stretch.stop
-        self.flat.grad = self.grad
 
     @property
     def regions(self) -> tuple[tuple[Role, int], ...]:
@@ -71,7 +72,7 @@ class Replica:
     def _shared_moments(self) -> list[Tensor]:
         if self._spec.inner_state != "average":
             return []
-        return [self.optimizer.state[self.flat][name] for name in self._spec.optimizer.active_moments]
+        return [self.moments[name] for name in self._spec.optimizer.active_moments]
 
     def describe(self, block: Block) -> str:
         """Return the names of the parameters a block holds, or what else it is."""
@@ -98,12 +99,11 @@ class Replica:
 
     def step(self, lr: float) -> None:
         """Let the worker's own optimizer apply `grad`."""
-        self.optimizer.param_groups[0]["lr"] = lr
-        self.optimizer.step()
+        self._spec.optimizer.update(self.flat, self.grad, self.moments, lr)
 
     def reset_optimizer(self) -> None:
         """Forget the optimizer's moments and step count."""
-        self.optimizer.state[self.flat] = self._spec.optimizer.state(self.flat)
+        self.moments = self._spec.optimizer.state(self.flat)
 
     def grad_sq(self) -> float:
         """Return the squared L2 norm of the gradient."""
@@ -127,8 +127,8 @@ class Replica:
             target.copy_(extras[offset : offset + target.numel()].view_as(target))
             offset += target.numel()
         for name in ("exp_avg_sq",):
-            if self._shared_moments and name in self.optimizer.state[self.flat]:
-                self.optimizer.state[self.flat][name].clamp_(min=0)
+            if self._shared_moments and name in self.moments:
+                self.moments[name].clamp_(min=0)
 
     def evaluate(self, flat: Tensor, extras: Tensor) -> dict[str, float]:
         """Return the evaluation metrics of the given parameters and buffers."""
@@ -158,7 +158,7 @@ class Replica:
             "flat": self.flat.clone(),
             "grad": self.grad.clone() if self._spec.strategy.payload == "gradient" else None,
             "buffers": [buffer.clone() for buffer in self.model.buffers()],
-            "optimizer": {name: value.clone() for name, value in self.optimizer.state[self.flat].items()},
+            "optimizer": {name: value.clone() for name, value in self.moments.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -168,7 +168,7 @@ class Replica:
             self.grad.copy_(state["grad"])
         for buffer, saved in zip(self.model.buffers(), state["buffers"], strict=True):
             buffer.copy_(saved)
-        self.optimizer.state[self.flat] = {name: value.clone() for name, value in state["optimizer"].items()}
+        self.moments = {name: value.clone() for name, value in state["optimizer"].items()}
 
 
 def _seed_torch(seed: int, device: str) -> None:

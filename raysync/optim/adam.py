@@ -9,7 +9,6 @@ from pydantic import Field
 from raysync.optim.base import Optimizer
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -22,19 +21,36 @@ class AdamMoments(Optimizer):
     eps: float = Field(default=1e-8, gt=0)
 
     moments: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+    decouples_weight_decay: ClassVar[bool] = False
 
     def state(self, flat: Tensor) -> dict[str, Tensor]:
         import torch
 
         return {"step": torch.tensor(0.0), **super().state(flat)}
 
+    def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: float | None = None) -> None:
+        from torch.optim.adam import adam
+
+        adam(
+            [flat],
+            [grad],
+            [state["exp_avg"]],
+            [state["exp_avg_sq"]],
+            [],
+            [state["step"]],
+            foreach=False,
+            decoupled_weight_decay=self.decouples_weight_decay,
+            amsgrad=False,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            lr=self.lr if lr is None else lr,
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            maximize=False,
+        )
+
 
 class Adam(AdamMoments):
     """Adam."""
 
     kind: Literal["adam"] = "adam"
-
-    def build(self, flat: Tensor) -> torch.optim.Optimizer:
-        import torch
-
-        return torch.optim.Adam([flat], self.lr, (self.beta1, self.beta2), self.eps, self.weight_decay)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from raysync.optim.adam import AdamMoments
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 class AdamW(AdamMoments):
@@ -18,8 +14,4 @@ class AdamW(AdamMoments):
 
     kind: Literal["adamw"] = "adamw"
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
-
-    def build(self, flat: Tensor) -> torch.optim.Optimizer:
-        import torch
-
-        return torch.optim.AdamW([flat], self.lr, (self.beta1, self.beta2), self.eps, self.weight_decay)
+    decouples_weight_decay: ClassVar[bool] = True

@@ -1,5 +1,7 @@
-"""An optimizer is a frozen value that builds a torch optimizer over one flat tensor; all members act element by
-element.
+"""An optimizer is a frozen value that updates one flat tensor in place, by torch's own functions and with torch's names for
+its state; all members act element by element.
+
+The functions, not the classes: making a `torch.optim` object imports torch's compiler, two seconds in every process.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from pydantic import Field
 from raysync.value import Value
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -26,14 +27,12 @@ class Optimizer(Value):
     moments: ClassVar[tuple[str, ...]] = ()
     """Names of the per-element state torch keeps, in a fixed order."""
 
-    def build(self, flat: Tensor) -> torch.optim.Optimizer:
-        """Return the torch optimizer that updates `flat` from `flat.grad`."""
+    def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: float | None = None) -> None:
+        """Step `flat` along `grad` at rate `lr` (its own by default), and `state` with it."""
         raise NotImplementedError
 
     def state(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the state torch would hold after zero steps, so that it can be saved, averaged and reset at any
-        time.
-        """
+        """Return the state after zero steps."""
         import torch
 
         return {name: torch.zeros_like(flat) for name in self.active_moments}

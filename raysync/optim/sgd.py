@@ -10,7 +10,6 @@ from typing_extensions import Self
 from raysync.optim.base import Optimizer
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -30,10 +29,21 @@ class SGD(Optimizer):
             raise ValueError("nesterov=true needs momentum > 0, for example momentum: 0.9")
         return self
 
-    def build(self, flat: Tensor) -> torch.optim.Optimizer:
-        import torch
+    def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: float | None = None) -> None:
+        from torch.optim.sgd import sgd
 
-        return torch.optim.SGD([flat], self.lr, self.momentum, 0.0, self.weight_decay, self.nesterov)
+        sgd(
+            [flat],
+            [grad],
+            [state.get("momentum_buffer")],
+            foreach=False,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=self.lr if lr is None else lr,
+            dampening=0.0,
+            nesterov=self.nesterov,
+            maximize=False,
+        )
 
     @property
     def active_moments(self) -> tuple[str, ...]:

@@ -176,8 +176,8 @@ def test_inner_state_after_a_synchronisation(inner_state: str, optimizer: dict[s
     simulation = WatchedSimulation(spec)
     simulation.run()
     moments = [
-        [s.state[f][n] for n in spec.optimizer.active_moments]
-        for s, f in ((w.replica.optimizer, w.replica.flat) for w in simulation.workers.values())
+        [worker.replica.moments[name] for name in spec.optimizer.active_moments]
+        for worker in simulation.workers.values()
     ]
     equal = all(
         torch.equal(mine, first) for worker in moments[1:] for mine, first in zip(worker, moments[0], strict=True)

@@ -1,0 +1,122 @@
+"""The command line. It imports what a command needs when the command runs, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="raysync",
+    help="Train neural networks over slow, uneven, unreliable networks.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_EXIT = {"SUCCEEDED": 0, "FAILED": 1, "STOPPED": 130}
+
+
+@app.callback()
+def _root() -> None:
+    """Train neural networks over slow, uneven, unreliable networks."""
+
+
+@app.command(
+    epilog="Example: raysync run job.yaml    then: tensorboard --logdir ~/raysync_results    Exit codes: 0 succeeded, "
+    "1 failed, 2 wrong usage or specification, 130 stopped."
+)
+def run(
+    spec: Annotated[Path | None, typer.Argument(help="The job, YAML or JSON. With --resume it may be left out.")] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage", help="Where the job's folder goes: a path, or a URI such as s3://bucket/x. [~/raysync_results]"
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="A Ray cluster to join, such as 10.0.0.1:6379 or 'auto'; else one is started here."),
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", help="Go on from this checkpoint: .../<job>/checkpoint_000003")
+    ] = None,
+    working_dir: Annotated[
+        Path | None, typer.Option("--working-dir", help="A folder with your own code, sent to the workers.")
+    ] = None,
+    py_module: Annotated[
+        list[Path] | None, typer.Option("--py-module", help="A package of yours, sent to the workers; may be repeated.")
+    ] = None,
+    pip: Annotated[
+        list[str] | None, typer.Option("--pip", help="A requirement to install for the workers; may be repeated.")
+    ] = None,
+    ship_code: Annotated[
+        bool, typer.Option("--ship-code", help="Send this raysync to the nodes instead of using what is installed there.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and the result as the last.")] = False,
+) -> None:
+    """Run a job to its end, here or on a cluster, without a service.
+
+    Shows a live line while it trains. Ctrl-C ends the job with its next step and leaves a checkpoint; a second one ends it at
+    once. Events, TensorBoard files, logs, checkpoints and the model are in the job's folder.
+    """
+    from raysync.errors import RaysyncError
+    from raysync.spec import read_spec
+    from service.composition import run_job, spec_of_checkpoint
+
+    try:
+        if spec is None and resume is None:
+            raise typer.BadParameter("give a job specification, or --resume CHECKPOINT")
+        job = read_spec(spec) if spec is not None else spec_of_checkpoint(str(resume))
+        env = {
+            **({"working_dir": str(working_dir)} if working_dir else {}),
+            **({"py_modules": [str(path) for path in py_module]} if py_module else {}),
+            **({"pip": list(pip)} if pip else {}),
+        }
+        result = run_job(
+            job,
+            storage_path=storage,
+            address=address,
+            runtime_env=env,
+            ship_code=ship_code,
+            resume_from=resume,
+            emit=_print_json if as_json else None,
+        )
+    except RaysyncError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    _tell(result, as_json)
+    raise typer.Exit(_EXIT[result["state"]])
+
+
+def _tell(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json({"kind": "result", **result})
+        return
+    from raysync.progress import summary
+
+    colour = typer.colors.GREEN if result["state"] == "SUCCEEDED" else typer.colors.RED
+    typer.secho(f"{result['state']}: {summary(result['metrics']) or 'no step was made'}", fg=colour)
+    if result["state"] != "SUCCEEDED":
+        typer.echo(result["reason"], err=result["state"] == "FAILED")
+    typer.echo(f"folder      {result['path']}")
+    if result["model"]:
+        typer.echo(f"model       {result['model']}")
+    if result["checkpoint"]:
+        typer.echo(f"checkpoint  {result['checkpoint']}")
+    if result["state"] == "STOPPED" and result["checkpoint"]:
+        typer.echo(f"go on with: raysync run --resume {result['checkpoint']}")
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(record, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

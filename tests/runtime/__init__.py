@@ -1,0 +1,1 @@
+"""Real Ray, real sockets, real processes."""

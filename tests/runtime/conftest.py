@@ -1,0 +1,61 @@
+"""One Ray of our own for all tests here, and a count of what jobs leave behind on it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.util.placement_group import placement_group_table
+
+NUM_CPUS = 12
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.ray)
+            item.add_marker(pytest.mark.xdist_group("ray"))
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[None]:
+    folder = tempfile.mkdtemp(prefix="rs-")  # short: paths of sockets may have 107 characters
+    os.environ["TMPDIR"] = tempfile.tempdir = folder  # inherited by every actor, so what they leave can be counted
+    ray.init(
+        address="local",
+        num_cpus=NUM_CPUS,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        object_store_memory=200 << 20,
+        namespace="raysync-tests",
+    )
+    yield
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def storage(local_ray: None, tmp_path: Path) -> Iterator[str]:
+    """A place for jobs' folders; afterwards nothing of any job may be left."""
+    yield str(tmp_path / "results")
+    assert leftovers() == {}
+
+
+def leftovers() -> dict[str, Any]:
+    """Return what jobs have left on this Ray and this machine: actors, placement groups, folders with sockets,
+    objects.
+    """
+    named = [entry for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == "raysync"]
+    groups = [entry for entry in placement_group_table().values() if entry["state"] != "REMOVED"]
+    sockets = list(Path(os.environ["TMPDIR"]).glob("raysync-*"))
+    found = {"actors": named, "placement_groups": groups, "sockets": sockets}
+    return {kind: things for kind, things in found.items() if things}

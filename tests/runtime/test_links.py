@@ -1,0 +1,264 @@
+"""One suite for both links: order, parts, back-pressure, dead peers. And what only the direct link has: its key."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+import actors.link.direct
+import actors.link.frames
+from actors.errors import PeerLost, UnknownPeer
+from actors.link.base import Contact, Endpoint
+from actors.link.direct import DirectLink
+from actors.link.frames import PART_BYTES, Assembler, to_frames
+from actors.link.ray import RayLink
+from raysync.engine import messages as m
+from raysync.errors import PayloadError
+
+KINDS = ("direct", "ray")
+KEY = b"k" * 32
+TIMEOUT_S = 3.0
+
+
+def push(round: int, payload: bytes) -> m.Push:
+    return m.Push(
+        view=1, worker=0, block=0, round=round, participants=(0,), payload=payload, payload_kind="delta", weight=1.0, lr=0.1
+    )
+
+
+def payload(round: int, size: int) -> bytes:
+    return round.to_bytes(4, "little") * (size // 4)
+
+
+@ray.remote(num_cpus=0, concurrency_groups={"link": 1})
+class Peer:
+    """An actor that has a link and does with it what a test says."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self.ray_link = RayLink(name, TIMEOUT_S)
+        self.link: Any = self.ray_link if kind == "ray" else DirectLink(name, KEY, "127.0.0.1", TIMEOUT_S)
+        self.received: list[m.Message] = []
+
+    @ray.method(concurrency_group="link")
+    def deliver(self, sender: str, head: bytes, body: Any) -> None:
+        self.ray_link.deliver(sender, head, body)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def ping(self) -> None:
+        pass
+
+    def endpoint(self) -> Endpoint | None:
+        return getattr(self.link, "endpoint", None)
+
+    def connect(self, book: dict[str, Contact]) -> None:
+        self.link.connect(book)
+
+    def probe(self, peers: list[str]) -> list[str]:
+        return self.link.probe(peers, 1.0)
+
+    def send(self, to: str, sizes: list[int], flush_s: float = 60.0) -> float:
+        """Send messages numbered from 0; return how long that took."""
+        started_s = time.monotonic()
+        for round, size in enumerate(sizes):
+            self.link.send(to, push(round, payload(round, size)))
+        self.link.flush(flush_s)
+        return time.monotonic() - started_s
+
+    def offer(self, to: str, count: int) -> None:
+        """Send without waiting until it has left."""
+        for round in range(count):
+            self.link.send(to, push(round, b""))
+
+    def receive(self, count: int, timeout_s: float = 30.0) -> list[tuple[int, int, bool]]:
+        """Return (round, size, whether the content is right) of `count` messages, as they came."""
+        deadline_s, found = time.monotonic() + timeout_s, []
+        while len(found) < count and time.monotonic() < deadline_s:
+            for envelope in self.link.receive(0.1):
+                message = envelope.message
+                right = bytes(message.payload) == payload(message.round, len(message.payload))
+                found.append((message.round, len(message.payload), right))
+        return found
+
+    def close(self) -> None:
+        self.link.close()
+
+
+@pytest.fixture(params=KINDS)
+def pair(request: pytest.FixtureRequest, local_ray: None) -> Iterator[tuple[Any, Any]]:
+    peers = {name: Peer.remote(name, request.param) for name in ("a", "b")}
+    book = {name: Contact(peer, ray.get(peer.endpoint.remote())) for name, peer in peers.items()}
+    ray.get([peer.connect.remote(book) for peer in peers.values()])
+    yield peers["a"], peers["b"]
+    for peer in peers.values():
+        ray.kill(peer)
+
+
+def test_messages_arrive_in_order_and_whole(pair: tuple[Any, Any]) -> None:
+    a, b = pair
+    sizes = [0, 4, 4096, 4100, 400, PART_BYTES, PART_BYTES + 4, 7 * PART_BYTES // 2, 8] * 20
+    sent = a.send.remote("b", sizes)
+    assert ray.get(b.receive.remote(len(sizes))) == [(round, size, True) for round, size in enumerate(sizes)]
+    ray.get(sent)
+
+
+def test_a_sender_waits_for_a_slow_reader_and_is_released(pair: tuple[Any, Any]) -> None:
+    a, b = pair
+    sizes = [PART_BYTES] * 400
+    sent = a.send.remote("b", sizes)
+    done, _ = ray.wait([sent], timeout=1.0)
+    assert not done, "400 MB went to a peer that reads nothing"
+    assert ray.get(b.receive.remote(len(sizes))) == [(round, size, True) for round, size in enumerate(sizes)]
+    ray.get(sent)
+
+
+def test_two_that_send_before_they_read_do_not_block_each_other(pair: tuple[Any, Any]) -> None:
+    a, b = pair
+    sizes = [PART_BYTES] * 300
+    ray.get([a.send.remote("b", sizes, 0.0), b.send.remote("a", sizes, 0.0)], timeout=60)
+    found = ray.get([peer.receive.remote(len(sizes)) for peer in pair])
+    assert found == [[(round, size, True) for round, size in enumerate(sizes)]] * 2
+
+
+def test_a_peer_that_never_reads_is_lost_within_the_bound(pair: tuple[Any, Any]) -> None:
+    a, _ = pair
+    started_s = time.monotonic()
+    with pytest.raises(PeerLost, match="b took nothing"):
+        ray.get(a.send.remote("b", [PART_BYTES] * 1000))
+    assert time.monotonic() - started_s < TIMEOUT_S + 10
+
+
+def test_a_dead_peer_is_lost_within_the_bound(pair: tuple[Any, Any]) -> None:
+    a, b = pair
+    ray.get(a.send.remote("b", [8]))
+    os.kill(ray.get(b.pid.remote()), 9)
+    started_s = time.monotonic()
+    with pytest.raises(PeerLost):
+        for _ in range(60):
+            ray.get(a.offer.remote("b", 50))
+            ray.get(a.receive.remote(1, 0.2))
+    assert time.monotonic() - started_s < TIMEOUT_S + 10
+    assert ray.get(a.probe.remote(["b"])) == ["b"]
+
+
+def test_probe_finds_a_live_peer_and_strangers_are_named(pair: tuple[Any, Any]) -> None:
+    a, _ = pair
+    assert ray.get(a.probe.remote(["b"])) == []
+    with pytest.raises(UnknownPeer, match="c has not been introduced"):
+        ray.get(a.send.remote("c", [8]))
+
+
+# The direct link's key
+
+
+@pytest.fixture
+def links() -> Iterator[list[DirectLink]]:
+    made: list[DirectLink] = []
+    yield made
+    for link in made:
+        link.close()
+
+
+@pytest.mark.parametrize("way", ["tcp", "ipc"])
+@pytest.mark.parametrize("is_right", [True, False])
+def test_only_the_jobs_key_opens_the_line(way: str, is_right: bool, links: list[DirectLink]) -> None:
+    server = DirectLink("server", KEY, "127.0.0.1", 0.5)
+    client = DirectLink("client", KEY if is_right else b"x" * 32, "127.0.0.1", 0.5)
+    links += [server, client]
+    endpoint = server.endpoint if way == "ipc" else Endpoint(server.endpoint.tcp, "/nowhere")
+    client.connect({"server": Contact(None, endpoint)})
+    client.send("server", push(1, b"x" * 8))
+    deadline_s, arrived, lost = time.monotonic() + 3, [], False
+    while time.monotonic() < deadline_s and not arrived and not lost:
+        arrived = server.receive(0.05)
+        try:
+            client.receive(0.05)
+        except PeerLost:
+            lost = True
+    assert (bool(arrived), lost) == (is_right, not is_right)
+
+
+def test_what_crosses_tcp_cannot_be_read_on_the_way(links: list[DirectLink]) -> None:
+    """CURVE encrypts: the secret word never shows up in what a tap on the line sees."""
+    import socket
+    import threading
+
+    server, client = DirectLink("server", KEY, "127.0.0.1"), DirectLink("client", KEY, "127.0.0.1")
+    links += [server, client]
+    tap = socket.create_server(("127.0.0.1", 0))
+    seen = bytearray()
+
+    def relay(source: socket.socket, target: socket.socket) -> None:
+        while data := source.recv(65536):
+            seen.extend(data)
+            target.sendall(data)
+
+    def serve() -> None:
+        near, _ = tap.accept()
+        host, port = server.endpoint.tcp.removeprefix("tcp://").split(":")
+        far = socket.create_connection((host, int(port)))
+        threading.Thread(target=relay, args=(far, near), daemon=True).start()
+        relay(near, far)
+
+    threading.Thread(target=serve, daemon=True).start()
+    client.connect({"server": Contact(None, Endpoint(f"tcp://127.0.0.1:{tap.getsockname()[1]}", "/nowhere"))})
+    word = b"a very secret word of this test!" * 1000
+    client.send("server", push(1, word))
+    arrived = []
+    deadline_s = time.monotonic() + 5
+    while not arrived and time.monotonic() < deadline_s:
+        client.receive(0.02)
+        arrived = server.receive(0.02)
+    assert bytes(arrived[0].message.payload) == word
+    assert len(seen) > len(word)
+    assert b"secret word" not in seen
+    tap.close()
+
+
+# Hostile bytes
+
+
+def test_nothing_is_unpickled() -> None:
+    for module in (actors.link.direct, actors.link.frames):
+        assert not re.search(r"pickle|recv_pyobj|marshal|eval\(", Path(str(module.__file__)).read_text())
+    ran = []
+
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return ran.append, (1,)
+
+    with pytest.raises(PayloadError, match="not a message"):
+        Assembler().feed(pickle.dumps(Bomb()), b"")
+    assert not ran
+
+
+def test_frames_no_sender_of_ours_writes_are_refused() -> None:
+    frames = list(to_frames("a", push(1, b"x" * (3 * PART_BYTES))))
+    for hostile in (
+        [(b"\x93", b"")],
+        [(b"", b"part of nothing")],
+        [(frames[0].head, b"x" * (3 * PART_BYTES + 1))],
+        [(frames[0].head, frames[0].body), (b"", b"x" * (3 * PART_BYTES))],
+    ):
+        assembler = Assembler()
+        with pytest.raises(PayloadError):
+            for head, body in hostile:
+                assembler.feed(head, body)
+
+
+def test_a_new_message_from_a_restarted_peer_replaces_half_an_old_one() -> None:
+    assembler = Assembler()
+    old, new = list(to_frames("a", push(1, b"x" * (3 * PART_BYTES)))), list(to_frames("a", push(2, b"y" * 8)))
+    assert assembler.feed(*old[0]) is None
+    envelope = assembler.feed(*new[0])
+    assert envelope is not None
+    assert envelope.message.round == 2
