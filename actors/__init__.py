@@ -8,13 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from actors.attach import Attached, attach
     from actors.fit import fit
     from actors.job import Job, submit
     from actors.result import Result
 
-_HOMES = {"fit": "actors.fit", "submit": "actors.job", "Job": "actors.job", "Result": "actors.result"}
+_HOMES = {
+    "attach": "actors.attach",
+    "Attached": "actors.attach",
+    "fit": "actors.fit",
+    "submit": "actors.job",
+    "Job": "actors.job",
+    "Result": "actors.result",
+}
 
-__all__ = ["Job", "Result", "fit", "submit"]
+__all__ = ["Attached", "Job", "Result", "attach", "fit", "submit"]
 
 
 def __getattr__(name: str) -> Any:

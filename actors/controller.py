@@ -100,6 +100,7 @@ class ControllerActor:
         workers = {
             name: {
                 "node": member.hello.node if member.hello else None,
+                "node_id": member.hello.node_id if member.hello else None,
                 "pid": member.hello.pid if member.hello else None,
                 "life": member.seen.life.value,
                 **self._run_facts.get(name, {}),
@@ -193,7 +194,10 @@ class ControllerActor:
             if self._shortage is not None:
                 time.sleep(_PENDING_POLL_S)
             return
-        self._crew.introduce()
+        for member in self._crew.introduce():
+            if member.hello is not None:
+                where = {"node": member.hello.node, "node_id": member.hello.node_id, "pid": member.hello.pid}
+                self._journal.note("actor", {"name": member.name, "link": self._crew.link, **where}, self._now_s)
         coordinator = self._crew.members.get(m.COORDINATOR)
         if self._progress_call is None and coordinator is not None and coordinator.introduced:
             self._progress_call = coordinator.actor.progress.remote(self._journal.last_source, _POLL_S)

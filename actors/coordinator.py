@@ -30,6 +30,8 @@ class Progress(msgspec.Struct, frozen=True):
     finished: bool
     view: int
     members: tuple[int, ...]
+    all_left: bool
+    """Everybody who was ever in has said farewell."""
     knobs: Knobs
     next_step: int
     checkpoint: int | None
@@ -63,15 +65,20 @@ class CoordinatorSeat:
         """Repeat what was not answered."""
         return self._note(self.core.retry() + self.core.advance(self.now_s))
 
-    def work(self) -> list[m.Send] | None:
+    @property
+    def is_ready(self) -> bool:
+        """Whether a checkpoint waits to be gone on from, or the time budget to be looked at."""
+        if self._spec.budget.time_s is None:
+            return self._resumes
+        return self._resumes or self.now_s - self._advanced_s > _ADVANCE_EVERY_S
+
+    def work(self) -> list[m.Send]:
         """Go on from a checkpoint; watch the time budget."""
         if self._resumes:
             self._resumes = False
             return self.retry()
-        if self._spec.budget.time_s is not None and self.now_s - self._advanced_s > _ADVANCE_EVERY_S:
-            self._advanced_s = self.now_s
-            return self._note(self.core.advance(self.now_s)) or None
-        return None
+        self._advanced_s = self.now_s
+        return self._note(self.core.advance(self.now_s))
 
     @property
     def now_s(self) -> float:
@@ -129,7 +136,7 @@ class CoordinatorActor(CoreActor):
         time.sleep(_COALESCE_S)
         core = seat.core
         return Progress(
-            list(seat.events), core.finished, core.view.number, core.view.members, core.knobs, core.next_step, seat.checkpoint
+            list(seat.events), core.finished, core.view.number, core.view.members, core.view.number > 0 and core.membership.all_parted, core.knobs, core.next_step, seat.checkpoint
         )
 
     @ray.method(concurrency_group="control")

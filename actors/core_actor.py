@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 CONCURRENCY = {"link": 1, "wait": 4, "control": 8}
 _INTRODUCTION_S = 300.0
 _LAST_WORDS_S = 2.0
+_HOSTED_S = 60.0
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -77,7 +78,9 @@ class CoreActor:
         self.assignment, self.name = assignment, assignment.addresses[0]
         self.spec = JobSpec.model_validate_json(assignment.spec)
         self.folder = Folder(assignment.folder)
-        self._lines = LineShipper(self.name, lambda lines: ray.get(controller.lines.remote(lines), timeout=10))
+        self._lines = LineShipper(
+            self.name, lambda lines: controller and ray.get(controller.lines.remote(lines), timeout=10)
+        )
         self._lines.install()
         self._skew = differences(assignment.driver, this_code())
         self._ray_link = RayLink(self.name)
@@ -88,7 +91,8 @@ class CoreActor:
         self._link: Link = self._ray_link
         self._host: Host | None = None
         self._facts: dict[str, Any] = {}
-        self._built, self._introduced, self._ended = threading.Event(), threading.Event(), threading.Event()
+        self._built, self._introduced = threading.Event(), threading.Event()
+        self._hosted, self._ended = threading.Event(), threading.Event()
         self._outcome = Outcome("stopped")
         self._halted = False
         threading.Thread(target=self._live, name="core", daemon=True).start()
@@ -130,7 +134,7 @@ class CoreActor:
             self._link = self._direct if kind == "direct" and self._direct is not None else self._ray_link
             self._link.connect(book)
             self._introduced.set()
-        elif self._host is not None:
+        elif self._hosted.wait(_HOSTED_S) and self._host is not None:
             self._host.introduce(book, gone)
 
     @ray.method(concurrency_group="wait")
@@ -165,9 +169,9 @@ class CoreActor:
         sweep(endpoint)
 
     @ray.method(concurrency_group="link")
-    def deliver(self, sender: str, head: bytes, body: Any) -> None:
+    def deliver(self, head: bytes, body: Any) -> None:
         """Take in a frame from a peer's Ray link."""
-        self._ray_link.deliver(sender, head, body)
+        self._ray_link.deliver(head, body)
 
     # The core's thread
 
@@ -180,6 +184,7 @@ class CoreActor:
         finally:
             self._close()
             self._lines.flush()
+            self._hosted.set()
             self._ended.set()
 
     def _run(self) -> None:
@@ -187,6 +192,7 @@ class CoreActor:
         if not self._introduced.wait(_INTRODUCTION_S):
             raise TimeoutError(f"nobody introduced {self.name} to its peers within {_INTRODUCTION_S:.0f} s")
         self._host = Host(self._link, seats)
+        self._hosted.set()
         if not self._halted:
             self._host.run()
         self._outcome = Outcome("gone" if seats[self.name].done else "stopped")

@@ -223,14 +223,14 @@ class Crew:
                 calls[call].answered(call)
         return [call for call in extra if call in done]
 
-    def introduce(self) -> None:
+    def introduce(self) -> list[Member]:
         """Once everybody of a launch has said hello, choose the link and tell them of each other; later, tell the
-        others of newcomers.
+        others of newcomers. Return who is new.
         """
         present = [member for member in self.members.values() if member.seen.life in (Life.STARTING, Life.ALIVE)]
         fresh = [member for member in present if not member.introduced]
         if not fresh or any(member.hello is None for member in (fresh if self.link else present)):
-            return
+            return []
         book = {address: member.contact for member in present for address in member.addresses}
         if self.link is None:
             self.link, self.link_reason = self._choose_link(present, book)
@@ -241,6 +241,7 @@ class Crew:
         for member in fresh:
             member.introduced = True
             member.seen = ActorSeen(Life.ALIVE) if member.seen.life is Life.STARTING else member.seen
+        return fresh
 
     def _choose_link(self, present: list[Member], book: dict[str, Contact]) -> tuple[str, str]:
         wish = self._spec.transport

@@ -27,6 +27,20 @@ class UnknownPeer(RaysyncError, LookupError):
         return f"{self.peer} has not been introduced to this link"
 
 
+class NoCluster(RaysyncError, ConnectionError):
+    """A Ray cluster that cannot be joined."""
+
+    def __init__(self, address: str, problem: str) -> None:
+        super().__init__(address, problem)
+        self.address, self.problem = address, problem
+
+    def __str__(self) -> str:
+        return (
+            f"could not join the Ray cluster at {self.address}: {self.problem}. Is it running there (ray start --head), and "
+            "is this the cluster's token (RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token)?"
+        )
+
+
 class JobFailed(RaysyncError, RuntimeError):
     """A job that ended without a result; `cause` is the traceback or the sentence that explains it."""
 

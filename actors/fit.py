@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
+from actors.errors import NoCluster
 from actors.job import Job, submit
 from actors.journal import Record
 from actors.result import Result
@@ -78,7 +80,10 @@ def connected(spec: JobSpec, address: str | None = None) -> Iterator[None]:
     address = address or os.environ.get("RAY_ADDRESS")
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     if address:
-        ray.init(address=address, namespace="raysync", **quiet)
+        try:
+            ray.init(address=address, namespace="raysync", **quiet)
+        except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+            raise NoCluster(address, str(error).strip().splitlines()[0]) from error
     else:
         ray.init(address="local", namespace="raysync", num_cpus=_local_cpus(spec), include_dashboard=False, **quiet)
     try:

@@ -37,8 +37,12 @@ class Seat(Protocol):
     def retry(self) -> list[Send]:
         """Repeat what was not answered."""
 
-    def work(self) -> list[Send] | None:
-        """Do the next piece of work of its own; None if there is none now."""
+    def work(self) -> list[Send]:
+        """Do the next piece of work of its own; only when it is ready."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has work of its own to do now."""
 
     @property
     def done(self) -> bool:
@@ -96,13 +100,18 @@ class Host:
     def run(self) -> None:
         """Run to the end; raises what a core raises."""
         while not self._stopping.is_set() and not all(seat.done for seat in self._seats.values()):
-            self._answer()
-            worked = self._deliver(0.0) or self._work()
-            if not worked:
-                self._deliver(_IDLE_S)
-            self._repeat()
+            self.turn()
         self._ended = True
         self._answer()
+
+    def turn(self) -> None:
+        """Answer questions, take in what has arrived or wait for it, or else let a core work that is ready to."""
+        if self._questions:
+            self._answer()
+        is_ready = any(seat.is_ready for seat in self._seats.values())
+        if not self._deliver(0.0 if is_ready else _IDLE_S) and is_ready:
+            self._work()
+        self._repeat()
 
     def _deliver(self, timeout_s: float) -> bool:
         try:
@@ -123,14 +132,10 @@ class Host:
             return
         self._say(seat.handle(message))
 
-    def _work(self) -> bool:
-        worked = False
+    def _work(self) -> None:
         for seat in self._seats.values():
-            sends = seat.work()
-            if sends is not None:
-                self._say(sends)
-                worked = True
-        return worked
+            if seat.is_ready:
+                self._say(seat.work())
 
     def _say(self, sends: list[Send]) -> None:
         for send in sends:

@@ -6,7 +6,6 @@ folder first and copied there now and then and at the end.
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 import threading
@@ -21,6 +20,8 @@ from actors.storage import Folder
 from raysync.metrics import Event
 
 _REMEMBERED = 20_000
+_DRAW_EVERY_S = 0.1
+"""TensorBoard gets the evaluations and at most ten steps a second; events.jsonl has all."""
 _EVENTS, _LOGS = "events.jsonl", "logs.txt"
 
 
@@ -53,6 +54,7 @@ class Journal:
         self._events = (self._path / _EVENTS).open("ab")
         self._lines = (self._path / _LOGS).open("a", encoding="utf-8")
         self._board: Any = None
+        self._drawn_s = -math.inf
         self.grown = threading.Condition()
 
     def add(self, event: Event) -> None:
@@ -123,13 +125,14 @@ class Journal:
             self._board.close()
 
     def _append(self, record: Record) -> None:
-        self._events.write(msgspec.json.encode(_plain(record)) + b"\n")
+        self._events.write(msgspec.json.encode(record) + b"\n")
         self.next_sequence = record.sequence + 1
         self._observe(record)
         with self.grown:
             self._recent.append(record)
             self.grown.notify_all()
-        if record.kind == "metrics":
+        if record.kind == "metrics" and (record.time_s >= self._drawn_s + _DRAW_EVERY_S or "eval/loss" in record.data):
+            self._drawn_s = record.time_s
             self._draw(record)
 
     def _observe(self, record: Record) -> None:
@@ -170,8 +173,3 @@ class Journal:
                 self._observe(record)
         with path.open("ab") as file:
             file.truncate(whole)
-
-
-def _plain(record: Record) -> dict[str, Any]:
-    """Return a record as JSON has it: no NaN, no infinity."""
-    return json.loads(json.dumps(msgspec.to_builtins(record), default=str), parse_constant=str)  # type: ignore[no-any-return]

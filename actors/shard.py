@@ -16,8 +16,8 @@ from raysync.spec import JobSpec
 class ShardSeat:
     """A shard core with its place to save to."""
 
-    done = False
-    """A shard serves until it is stopped."""
+    done = is_ready = False
+    """A shard only answers, until it is stopped."""
 
     def __init__(self, address: str, spec: JobSpec, folder: Folder, saved: dict[str, Any] | None) -> None:
         from raysync.engine.shard import Shard
@@ -35,9 +35,9 @@ class ShardSeat:
         """Shards only answer."""
         return []
 
-    def work(self) -> list[Send] | None:
+    def work(self) -> list[Send]:
         """Shards only answer."""
-        return None
+        return []
 
     def _keep(self, snapshot: int, address: str, state: dict[str, Any]) -> None:
         write_part(self._folder.at(checkpoint_name(snapshot)), address, state)

@@ -54,12 +54,15 @@ class WorkerSeat:
         """Repeat what was not answered."""
         return self.core.retry()
 
-    def work(self) -> list[Send] | None:
-        """Join, then compute whenever the core is ready."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is to join or to compute."""
+        return self.core.phase in (self._phase.NEW, self._phase.READY)
+
+    def work(self) -> list[Send]:
+        """Join, then compute."""
         if self.core.phase is self._phase.NEW:
             return self.core.start()
-        if self.core.phase is not self._phase.READY:
-            return None
         self._watch.begin()
         sends = self.core.compute()
         self.first_step_s = self.first_step_s or time.time()

@@ -66,7 +66,7 @@ def run(
     """
     from raysync.errors import RaysyncError
     from raysync.spec import read_spec
-    from service.composition import run_job, spec_of_checkpoint
+    from service.wiring import run_job, spec_of_checkpoint
 
     try:
         if spec is None and resume is None:
@@ -89,6 +89,9 @@ def run(
     except RaysyncError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
+    except KeyboardInterrupt:
+        typer.echo("interrupted before the job started; nothing was left running", err=True)
+        raise typer.Exit(_EXIT["STOPPED"]) from None
     _tell(result, as_json)
     raise typer.Exit(_EXIT[result["state"]])
 

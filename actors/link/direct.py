@@ -34,6 +34,7 @@ _FOLDER = "raysync-"
 _QUEUED_FRAMES = 32
 """Frames ZeroMQ holds per peer and direction; the rest waits in the outbox."""
 _OUTBOX_BYTES = 64 << 20
+_SOCKET_BYTES = 4 << 20
 _COPY_BELOW_BYTES = 65536
 
 
@@ -77,7 +78,7 @@ class DirectLink:
         self._guard.configure_plain(domain="ipc", passwords={"raysync": self._keys.password})
         self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER))  # mode 0700
         self._inboxes = [self._listen_tcp(ip), self._listen_ipc()]
-        self._assemblers: dict[bytes, Assembler] = {}
+        self._assembler = Assembler()
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -111,7 +112,7 @@ class DirectLink:
     def send(self, to: str, message: Message) -> None:
         """Send now, or as soon as the peer takes it."""
         peer = self._peer(to)
-        for frame in to_frames(to, message):
+        for frame in to_frames(self.name, to, message):
             peer.outbox.append(frame)
             peer.outbox_bytes += len(frame.head) + len(frame.body)
         self._flush(peer)
@@ -200,6 +201,7 @@ class DirectLink:
         made = self._context.socket(kind)
         made.linger = 0
         made.sndhwm = made.rcvhwm = _QUEUED_FRAMES
+        made.sndbuf = made.rcvbuf = _SOCKET_BYTES
         made.heartbeat_ivl, made.heartbeat_timeout = _HEARTBEAT_MS, 3 * _HEARTBEAT_MS
         made.reconnect_ivl, made.reconnect_ivl_max = 50, 1000
         return made
@@ -212,28 +214,27 @@ class DirectLink:
         for peer in stuck:
             self._poller.register(peer.socket, zmq.POLLOUT)
         try:
-            self._poller.poll(int(1000 * timeout_s))
+            moved = {source for source, _ in self._poller.poll(int(1000 * timeout_s))}
         finally:
             for peer in stuck:
                 self._poller.unregister(peer.socket)
         for peer in stuck:
             self._flush(peer)
-        with contextlib.suppress(BlockingIOError):
+        if self._woken.fileno() in moved:
             self._woken.recv(4096)
         for inbox in self._inboxes:
-            self._read(inbox)
+            if inbox in moved:
+                self._read(inbox)
 
     def _read(self, inbox: zmq.Socket[bytes]) -> None:
         while True:
             try:
-                sender = inbox.recv(zmq.NOBLOCK)
+                frames = [inbox.recv(zmq.NOBLOCK, copy=False)]
             except zmq.Again:
                 return
-            head = inbox.recv() if inbox.rcvmore else b""
-            body = inbox.recv(copy=False).buffer if inbox.rcvmore else b""
-            while inbox.rcvmore:
-                inbox.recv()
-            envelope = self._assemblers.setdefault(sender, Assembler()).feed(head, body)
+            while frames[-1].more:
+                frames.append(inbox.recv(copy=False))
+            envelope = self._assembler.feed(frames[0].buffer, frames[1].buffer if len(frames) > 1 else b"")
             if envelope is not None:
                 self._arrived.append(envelope)
 
@@ -250,9 +251,7 @@ class DirectLink:
             peer.stuck_since_s = None
 
     def _put(self, line: zmq.Socket[bytes], frame: Frame) -> None:
-        more = zmq.SNDMORE if frame.body else 0
-        line.send(self.name.encode(), zmq.NOBLOCK | zmq.SNDMORE)
-        line.send(frame.head, zmq.NOBLOCK | more)
+        line.send(frame.head, zmq.NOBLOCK | zmq.SNDMORE if frame.body else zmq.NOBLOCK)
         if frame.body:
             line.send(frame.body, zmq.NOBLOCK, copy=len(frame.body) < _COPY_BELOW_BYTES)
 

@@ -23,14 +23,16 @@ Buffer = bytes | memoryview
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):
+    sender: str
     to: str
     total: int
     """Bytes of payload that travel outside the message."""
-    message: m.AnyMessage
+    message: m.AnyMessage | None
+    """None in a part that continues the message before it."""
 
 
 class Frame(NamedTuple):
-    """What goes on the wire as one piece; a frame without head continues the message before it."""
+    """What goes on the wire as one piece."""
 
     head: bytes
     body: Buffer
@@ -40,58 +42,68 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Head).decode
 
 
-def to_frames(to: str, message: m.Message) -> Iterator[Frame]:
+def to_frames(sender: str, to: str, message: m.Message) -> Iterator[Frame]:
     """Yield the frames of a message; large payloads are not copied."""
     payload: Buffer = getattr(message, "payload", b"")
     if len(payload) <= _INLINE_BYTES:
-        yield Frame(_encode(_Head(to, 0, message)), b"")  # type: ignore[arg-type]
+        yield Frame(_encode(_Head(sender, to, 0, message)), b"")  # type: ignore[arg-type]
         return
     bare = msgspec.structs.replace(message, payload=b"")
     view = memoryview(payload)
-    yield Frame(_encode(_Head(to, len(view), bare)), view[:PART_BYTES])  # type: ignore[arg-type]
+    yield Frame(_encode(_Head(sender, to, len(view), bare)), view[:PART_BYTES])  # type: ignore[arg-type]
     for start in range(PART_BYTES, len(view), PART_BYTES):
-        yield Frame(b"", view[start : start + PART_BYTES])
+        yield Frame(_encode(_Head(sender, to, 0, None)), view[start : start + PART_BYTES])
 
 
 class Assembler:
-    """Puts the frames of one sender together again; raises `PayloadError` for what no sender of ours writes."""
+    """Puts frames together again, whoever they come from; raises `PayloadError` for what no sender of ours writes."""
 
     def __init__(self) -> None:
-        self._head: _Head | None = None
-        self._buffer = bytearray()
-        self._filled = 0
+        self._open: dict[str, _Open] = {}
 
-    def feed(self, head: bytes, body: Buffer) -> Envelope | None:
+    def feed(self, packed: Buffer, body: Buffer) -> Envelope | None:
         """Take in a frame; return the message it completes, if it does."""
-        if head:
-            return self._begin(head, body)
-        if self._head is None or self._filled + len(body) > self._head.total:
-            raise PayloadError("a part that belongs to no message")
-        self._buffer[self._filled : self._filled + len(body)] = body
-        self._filled += len(body)
-        if self._filled < self._head.total:
-            return None
-        head_of, payload = self._head, self._buffer
-        self._head, self._buffer = None, bytearray()
-        return _envelope(head_of, memoryview(payload))
-
-    def _begin(self, packed: bytes, body: Buffer) -> Envelope | None:
         try:
             head = _decode(packed)
         except msgspec.MsgspecError as error:
             raise PayloadError(f"not a message: {error}") from error
+        if head.message is None:
+            return self._continue(head.sender, body)
         if head.total == 0 and not body:
             return Envelope(head.to, head.message)
         if not hasattr(head.message, "payload") or not 0 < len(body) <= head.total <= _MAX_BYTES:
             raise PayloadError(f"{len(body)} of {head.total} payload bytes with {type(head.message).__name__}")
         if len(body) == head.total:
-            return _envelope(head, memoryview(body))
-        self._head, self._buffer, self._filled = head, bytearray(head.total), len(body)
-        self._buffer[: len(body)] = body
-        return None
+            return _envelope(head.to, head.message, memoryview(body))
+        self._open[head.sender] = _Open(head.to, head.message, bytearray(head.total))
+        return self._continue(head.sender, body)
+
+    def _continue(self, sender: str, body: Buffer) -> Envelope | None:
+        open_message = self._open.get(sender)
+        if open_message is None or not open_message.add(body):
+            raise PayloadError("a part that belongs to no message")
+        if open_message.filled < len(open_message.buffer):
+            return None
+        del self._open[sender]
+        return _envelope(open_message.to, open_message.message, memoryview(open_message.buffer))
 
 
-def _envelope(head: _Head, payload: memoryview) -> Envelope:
+class _Open:
+    """A message of which parts are still to come."""
+
+    def __init__(self, to: str, message: m.Message, buffer: bytearray) -> None:
+        self.to, self.message, self.buffer, self.filled = to, message, buffer, 0
+
+    def add(self, body: Buffer) -> bool:
+        end = self.filled + len(body)
+        if end > len(self.buffer):
+            return False
+        self.buffer[self.filled : end] = body
+        self.filled = end
+        return True
+
+
+def _envelope(to: str, message: m.Message, payload: memoryview) -> Envelope:
     # The payload stays where it arrived; decoders read any buffer.
-    msgspec.structs.force_setattr(head.message, "payload", payload)
-    return Envelope(head.to, head.message)
+    msgspec.structs.force_setattr(message, "payload", payload)
+    return Envelope(to, message)

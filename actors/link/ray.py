@@ -33,24 +33,24 @@ class RayLink:
 
     def __init__(self, name: str, timeout_s: float = TIMEOUT_S) -> None:
         self.name, self._timeout_s = name, timeout_s
-        self._inbox: deque[tuple[str, bytes, bytes]] = deque()
+        self._inbox: deque[tuple[bytes, bytes]] = deque()
         self._inbox_bytes = 0
         self._moved = threading.Condition()
         self._woken = False
-        self._assemblers: dict[str, Assembler] = {}
+        self._assembler = Assembler()
         self._contacts: dict[str, Contact] = {}
         self._flying: dict[str, deque[Any]] = {}
         self._arrived: list[Envelope] = []
         self._closed = False
 
-    def deliver(self, sender: str, head: bytes, body: Any) -> None:
+    def deliver(self, head: bytes, body: Any) -> None:
         """Take in a frame; called by the actor's own thread for the link, in order per sender. Blocks while the inbox
         is full, which holds the sender back.
         """
         copied = bytes(body)  # out of the object store, which is small
         with self._moved:
             self._moved.wait_for(lambda: self._inbox_bytes < _INBOX_BYTES or self._closed)
-            self._inbox.append((sender, head, copied))
+            self._inbox.append((head, copied))
             self._inbox_bytes += len(copied)
             self._moved.notify_all()
 
@@ -71,10 +71,10 @@ class RayLink:
         if to not in self._contacts:
             raise UnknownPeer(to)
         flying = self._flying.setdefault(to, deque())
-        for frame in to_frames(to, message):
+        for frame in to_frames(self.name, to, message):
             self._make_room(to, flying)
             body = np.frombuffer(frame.body, np.uint8) if len(frame.body) else b""
-            flying.append(self._contacts[to].actor.deliver.remote(self.name, frame.head, body))
+            flying.append(self._contacts[to].actor.deliver.remote(frame.head, body))
 
     def receive(self, timeout_s: float) -> list[Envelope]:
         """Return what has arrived."""
@@ -145,8 +145,8 @@ class RayLink:
             self._inbox.clear()
             self._inbox_bytes = 0
             self._moved.notify_all()
-        for sender, head, body in frames:
-            envelope = self._assemblers.setdefault(sender, Assembler()).feed(head, body)
+        for head, body in frames:
+            envelope = self._assembler.feed(head, body)
             if envelope is not None:
                 self._arrived.append(envelope)
 

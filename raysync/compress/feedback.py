@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raysync.compress.registry import decode_add
+from raysync.compress.registry import add_checked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +58,7 @@ class Feedback:
         """The receiver never applied the pending push: what it held goes back into the residual."""
         pending = self._pending.pop(key, None)
         if pending is not None and self._enabled:
-            decode_add(pending.payload, self._own(key, like))
+            add_checked(pending.payload, self._own(key, like))
             self._norm = None
 
     def forget(self, block: int) -> None:

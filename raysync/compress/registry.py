@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 from raysync.compress import AnyCodec, Compressor
 from raysync.compress.base import check_size
-from raysync.compress.wire import codec_of, unpack
+from raysync.compress.wire import codec_of, unpack, verify
 from raysync.errors import PayloadError
 
 if TYPE_CHECKING:
@@ -20,17 +20,28 @@ _BY_NUMBER = {codec.number: codec for codec in CODECS}
 
 def decode(payload: bytes, size: int | None = None) -> Tensor:
     """Return the fp32 tensor a payload of any codec stands for, of `size` elements where that is known."""
-    return _codec(payload).decode(payload, size)
+    codec = _codec(payload)
+    verify(payload)
+    return codec.decode(payload, size)
 
 
 def decode_add(payload: bytes, out: Tensor, weight: float = 1.0) -> None:
     """Add `weight` times what a payload stands for to `out` in place; its length must be `out`'s."""
+    codec = _codec(payload)
+    verify(payload)
+    codec.decode_add(payload, out, weight)
+
+
+def add_checked(payload: bytes, out: Tensor, weight: float = 1.0) -> None:
+    """Do the same with a payload that was made here, or has been through `check`."""
     _codec(payload).decode_add(payload, out, weight)
 
 
 def check(payload: bytes, size: int) -> None:
     """Raise `PayloadError` unless a payload arrived whole and is for `size` elements; what it holds is not decoded."""
-    count, _ = unpack(payload, _codec(payload).number)
+    codec = _codec(payload)
+    verify(payload)
+    count, _ = unpack(payload, codec.number)
     check_size(count, size)
 
 

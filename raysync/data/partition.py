@@ -32,7 +32,7 @@ class Sampler:
                 "data",
                 f"data.label_skew={data.label_skew} needs labels: give the task a `labels()` method, or leave it out",
             )
-        self._data, self._num_samples, self._seed, self._labels = data, num_samples, seed, labels
+        self._data, self.num_samples, self._seed, self._labels = data, num_samples, seed, labels
         self._pool = lru_cache(maxsize=4)(self._pool_uncached)
         self._chunk = lru_cache(maxsize=16)(self._chunk_uncached)
 
@@ -53,7 +53,7 @@ class Sampler:
 
     def steps_per_lap(self, num_workers: int) -> int:
         """Return in how many steps `num_workers` workers read the data once."""
-        return _lap_steps(self._num_samples, num_workers, self._batch_size(num_workers))
+        return _lap_steps(self.num_samples, num_workers, self._batch_size(num_workers))
 
     def advance(self, cursor: Cursor, num_workers: int, steps: int) -> Cursor:
         """Return where the group stands after `steps` steps of `num_workers` workers from `cursor`."""
@@ -66,9 +66,9 @@ class Sampler:
 
     def _local(self, view: View, rank: int, step: int) -> Indices:
         num_workers = len(view.members)
-        if self._num_samples < num_workers:
+        if self.num_samples < num_workers:
             raise TaskError(
-                "data", f"{self._num_samples} samples cannot be dealt to {num_workers} workers; lower scale.workers"
+                "data", f"{self.num_samples} samples cannot be dealt to {num_workers} workers; lower scale.workers"
             )
         position, lap_step = self._seek(view.cursor, num_workers, step - view.start_step)
         pool = self._pool(position)
@@ -122,10 +122,10 @@ class Sampler:
         `defdp` keeps one order for the whole job, since a worker keeps its chunk; `seldp` shuffles anew each epoch.
         """
         generator = _generator(self._seed, "order", epoch if self._data.partition == "seldp" else 0)
-        shuffled = generator.permutation(self._num_samples)
+        shuffled = generator.permutation(self.num_samples)
         if self._data.label_skew is None or self._labels is None:
             return shuffled
-        count = round(self._data.label_skew * self._num_samples)
+        count = round(self._data.label_skew * self.num_samples)
         by_label = shuffled[:count][np.argsort(self._labels[shuffled[:count]], kind="stable")]
         return _interleave(by_label, shuffled[count:])
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from raysync.compress import Compressor, Identity
-from raysync.compress.registry import decode, decode_add
+from raysync.compress.registry import add_checked, decode
 from raysync.engine import messages as m
 from raysync.engine.seeds import derive
 from raysync.shard import Role
@@ -45,7 +45,7 @@ class ServerBlock:
         total = sum(push.weight for push in pushes.values())
         mean = torch.zeros_like(self.x)
         for worker in sorted(pushes):
-            decode_add(pushes[worker].payload, mean, pushes[worker].weight / total)
+            add_checked(pushes[worker].payload, mean, pushes[worker].weight / total)
         first = pushes[min(pushes)] if pushes else None
         kind: PayloadKind = first.payload_kind if first else "delta"
         inherited = self._legacy.pop(kind, None)
@@ -96,8 +96,12 @@ class ServerBlock:
         self._spec.server_optimizer.update(self.x, mean if steps_with_gradient else mean.neg_(), self._moments, rate)
 
     def _show(self, seen: Tensor, codec: Compressor, seed: int) -> bytes:
-        payload = codec.encode(self.x - seen, seed)
-        decode_add(payload, seen)
+        change = self.x - seen
+        payload = codec.encode(change, seed)
+        if codec.lossless:
+            seen.add_(change)
+        else:
+            add_checked(payload, seen)
         if not self._spec.compression.error_feedback:
             seen, kept = (seen, self.x) if self._spec.strategy.asynchronous else (self.x, seen)
             seen.copy_(kept)
@@ -108,7 +112,7 @@ class ServerBlock:
             mean.add_(self._rest)
         payload = codec.encode(mean, seed)
         if self._spec.compression.error_feedback and not codec.lossless:
-            decode_add(payload, mean, -1.0)
+            add_checked(payload, mean, -1.0)
             self._rest = mean
         return payload
 

@@ -67,6 +67,7 @@ class Coordinator:
         self._decisions: dict[int, m.Decision] = {}
         """Recent decisions by step; asynchronous: the last one by worker."""
         self._memory: dict[str, float] = {}
+        self._counter: Sampler | None = None
 
     @property
     def spec(self) -> JobSpec:
@@ -391,8 +392,10 @@ class Coordinator:
 
     def _sampler(self) -> Sampler:
         """Knows how the data is dealt out; needs no labels to count steps."""
-        data = self.spec.data.model_copy(update={"label_skew": None})
-        return Sampler(data, self.membership.num_samples, self.spec.seed)
+        if self._counter is None or self._counter.num_samples != self.membership.num_samples:
+            data = self.spec.data.model_copy(update={"label_skew": None})
+            self._counter = Sampler(data, self.membership.num_samples, self.spec.seed)
+        return self._counter
 
     # Checkpoints
 

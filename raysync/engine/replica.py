@@ -62,6 +62,11 @@ class Replica:
             offset = stretch.stop
 
     @property
+    def own_lr(self) -> float | None:
+        """The learning rate where it is not the job's to say."""
+        return None
+
+    @property
     def regions(self) -> tuple[tuple[Role, int], ...]:
         """The shared vector's make-up: parameters, float buffers, and moments where the job averages them."""
         buffers = sum(buffer.numel() for buffer in self._buffers)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from raysync.compress import Identity
-from raysync.compress.registry import check
+from raysync.compress.registry import check, decode
 from raysync.control.view import NO_VIEW, View
 from raysync.engine import messages as m
 from raysync.engine.block import ServerBlock
@@ -114,7 +114,7 @@ class Shard:
     def _on_init(self, message: m.Init) -> list[m.Send]:
         if message.block not in self.blocks:
             self.blocks[message.block] = ServerBlock(
-                self.spec, message.block, Role(message.role), Identity.decode(message.payload)
+                self.spec, message.block, Role(message.role), decode(message.payload)
             )
         return self._answer_fetches(message.block)
 

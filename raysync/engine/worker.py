@@ -68,11 +68,12 @@ class Worker:
         probe: Probe = no_probe,
         keep: Keep = keep_nothing,
         measured: Measured = nothing_measured,
+        replica: Replica | None = None,
     ) -> None:
         self.id, self.address = worker, m.worker_address(worker)
         self._submitted, self.spec = spec, spec
         self._probe, self._keep, self._measured = probe, keep, measured
-        self.replica = Replica(spec, workload, device)
+        self.replica = replica or Replica(spec, workload, device)
         self.exchange = Exchange(spec, self.replica)
         self._sampler = Sampler(
             spec.data, workload.num_samples, spec.seed, workload.labels() if spec.data.label_skew else None
@@ -127,7 +128,7 @@ class Worker:
             self.replica.tensor_norms() if self._signal and self._signal.needs_tensor_norms else 0.0,
         )
         if self.spec.strategy.payload == "delta":
-            self.replica.step(self.spec.lr_at(self.step))
+            self.replica.step(self._lr())
         values = self._meter.observe(self._with_drift(stats), len(self.view.members))
         metrics = self._step_metrics(loss, len(indices))
         report = m.Report(
@@ -294,7 +295,7 @@ class Worker:
         self._probe("worker.decided")
         steps_now = self.spec.strategy.relays and not (decision.sync and decision.payload_kind == "gradient")
         if steps_now:
-            self.replica.step(self.spec.lr_at(self.step))
+            self.replica.step(self._lr())
         if not decision.sync:
             return self._finish_step()
         if self._signal is not None and self._signal.needs_drift:
@@ -335,7 +336,7 @@ class Worker:
         self._early = {key: update for key, update in self._early.items() if key[0] > decision.round}
         self._samples_since_sync = 0
         if decision.payload_kind == "gradient" and self.spec.strategy.relays:
-            self.replica.step(self.spec.lr_at(self.step))
+            self.replica.step(self._lr())
             return
         if self._last_visible is not None:
             moved = self.exchange.visible - self._last_visible
@@ -397,7 +398,7 @@ class Worker:
 
     def _push(self, round: int, participants: tuple[int, ...], kind: PayloadKind) -> list[m.Send]:
         sends = self._courier().pushes(
-            self._waiting, round, participants, kind, float(self._samples_since_sync), self.spec.lr_at(self.step)
+            self._waiting, round, participants, kind, float(self._samples_since_sync), self._lr()
         )
         self.bytes_up += sum(send.message.payload_bytes for send in sends)
         self.dense_bytes += sum(4 * self.exchange.blocks[block].size for block in self._waiting)
@@ -408,6 +409,10 @@ class Worker:
             return []
         self._keep(snapshot, self.address, self.state_dict())
         return [m.Send(m.COORDINATOR, m.SnapshotPart(snapshot=snapshot, sender=self.address))]
+
+    def _lr(self) -> float:
+        own = self.replica.own_lr
+        return self.spec.lr_at(self.step) if own is None else own
 
     def _shown(self) -> Tensor:
         return (self.replica.flat if self.spec.strategy.relays else self.exchange.visible).clone()

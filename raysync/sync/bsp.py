@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from raysync.optim import AnyOptimizer
+from raysync.optim import SGD, AnyOptimizer
 from raysync.sync.base import Choice, PayloadKind, StepContext, Strategy
 
 
@@ -14,13 +14,19 @@ class BSP(Strategy):
     """Equal to single-process training on the joined batch."""
 
     kind: Literal["bsp"] = "bsp"
+    relay: bool = False
+    """Hand the mean gradient back and let every worker's own optimizer step with it, as DDP does."""
 
     @property
     def payload(self) -> PayloadKind:
         return "gradient"
 
+    @property
+    def relays(self) -> bool:
+        return self.relay
+
     def decide(self, context: StepContext) -> Choice:
         return Choice(True, "bsp synchronises at every step")
 
     def default_outer(self, optimizer: AnyOptimizer) -> AnyOptimizer:
-        return optimizer
+        return SGD(lr=1.0) if self.relay else optimizer

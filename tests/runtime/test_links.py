@@ -48,8 +48,8 @@ class Peer:
         self.received: list[m.Message] = []
 
     @ray.method(concurrency_group="link")
-    def deliver(self, sender: str, head: bytes, body: Any) -> None:
-        self.ray_link.deliver(sender, head, body)
+    def deliver(self, head: bytes, body: Any) -> None:
+        self.ray_link.deliver(head, body)
 
     def pid(self) -> int:
         return os.getpid()
@@ -242,12 +242,13 @@ def test_nothing_is_unpickled() -> None:
 
 
 def test_frames_no_sender_of_ours_writes_are_refused() -> None:
-    frames = list(to_frames("a", push(1, b"x" * (3 * PART_BYTES))))
+    frames = list(to_frames("s", "a", push(1, b"x" * (3 * PART_BYTES))))
     for hostile in (
         [(b"\x93", b"")],
         [(b"", b"part of nothing")],
+        [(frames[1].head, frames[1].body)],
         [(frames[0].head, b"x" * (3 * PART_BYTES + 1))],
-        [(frames[0].head, frames[0].body), (b"", b"x" * (3 * PART_BYTES))],
+        [(frames[0].head, frames[0].body), (frames[1].head, b"x" * (3 * PART_BYTES))],
     ):
         assembler = Assembler()
         with pytest.raises(PayloadError):
@@ -257,7 +258,7 @@ def test_frames_no_sender_of_ours_writes_are_refused() -> None:
 
 def test_a_new_message_from_a_restarted_peer_replaces_half_an_old_one() -> None:
     assembler = Assembler()
-    old, new = list(to_frames("a", push(1, b"x" * (3 * PART_BYTES)))), list(to_frames("a", push(2, b"y" * 8)))
+    old, new = (list(to_frames("s", "a", push(*what))) for what in ((1, b"x" * (3 * PART_BYTES)), (2, b"y" * 8)))
     assert assembler.feed(*old[0]) is None
     envelope = assembler.feed(*new[0])
     assert envelope is not None

@@ -1,0 +1,98 @@
+"""`raysync run` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from actors.storage import Folder, read_manifest
+
+BIN = Path(sys.executable).parent
+SPEC = {
+    "name": "from-cli",
+    "task": {"kind": "digits", "hidden": [16]},
+    "strategy": {"kind": "selsync", "delta": 0.3},
+    "scale": {"workers": 2},
+    "budget": {"steps": 60},
+    "eval_every": 20,
+}
+
+
+def run(*arguments: object, timeout_s: float = 110, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / "raysync"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=_env(), **options)  # type: ignore[call-overload, no-any-return]
+
+
+def _env() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {"COLUMNS": "120"}
+
+
+def test_help_teaches_and_answers_at_once() -> None:
+    run("--help")
+    started_s = time.monotonic()
+    answer = run("run", "--help")
+    assert time.monotonic() - started_s < 1.0
+    assert all(word in answer.stdout for word in ("Ctrl-C", "--resume", "--working-dir", "Exit codes"))
+
+
+def test_a_wrong_specification_is_named_and_nothing_starts(tmp_path: Path) -> None:
+    spec = tmp_path / "job.json"
+    spec.write_text(json.dumps({**SPEC, "strategy": {"kind": "selsync", "dleta": 0.3}}))
+    answer = run("run", spec)
+    assert answer.returncode == 2
+    assert "did you mean 'delta'?" in answer.stderr
+    assert run("run", tmp_path / "absent.yaml").returncode == 2
+    assert run("run").returncode == 2
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path: Path) -> None:
+    spec, storage = tmp_path / "job.json", tmp_path / "results"
+    spec.write_text(json.dumps({**SPEC, "budget": {"steps": 100_000}}))
+    command = [str(BIN / "raysync"), "run", str(spec), "--storage", str(storage), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_env())
+    assert process.stdout is not None
+    for line in process.stdout:
+        record = json.loads(line)
+        if record["kind"] == "metrics" and record["step"] > 20:
+            break
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=60)
+    result = json.loads(rest.splitlines()[-1])
+    assert process.returncode == 130, errors
+    assert (result["state"], result["reason"]) == ("STOPPED", "interrupted")
+    step = read_manifest(Folder(result["checkpoint"]))["step"]
+    assert step > 20
+
+    spec.write_text(json.dumps({**SPEC, "budget": {"steps": step + 30}}))
+    answer = run("run", spec, "--resume", result["checkpoint"], "--storage", storage)
+    assert answer.returncode == 0, answer.stderr
+    assert "SUCCEEDED" in answer.stdout
+    assert "model" in answer.stdout
+
+
+def test_a_plain_run_shows_what_happens(tmp_path: Path) -> None:
+    spec = tmp_path / "job.json"
+    spec.write_text(json.dumps({**SPEC, "task": {"kind": "custom", "entrypoint": "nowhere:Task"}}))
+    answer = run("run", spec, "--storage", tmp_path)
+    assert answer.returncode == 1
+    assert "FAILED" in answer.stdout
+    assert "nowhere:Task: cannot be imported" in answer.stderr
+    folder = next(path for path in tmp_path.iterdir() if path.name.startswith("from-cli-"))
+    assert json.loads((folder / "status.json").read_text())["state"] == "FAILED"
+
+
+def test_interrupted_before_it_starts_leaves_no_mess(tmp_path: Path) -> None:
+    spec = tmp_path / "job.json"
+    spec.write_text(json.dumps(SPEC))
+    command = [str(BIN / "raysync"), "run", str(spec), "--storage", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_env())
+    time.sleep(2.0)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, 1)
+    assert "Traceback" not in errors

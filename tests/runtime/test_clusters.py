@@ -1,0 +1,140 @@
+"""Real clusters: nodes from the command line as children of the test, and Ray's own Cluster. Ended by their own ids."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+BIN = Path(sys.executable).parent
+SPEC = """
+name: spread
+task: {kind: digits}
+strategy: {kind: selsync, delta: 0.3}
+compression: {push: {kind: onebit}, pull: {kind: onebit}}
+optimizer: {kind: sgd, lr: 0.1, momentum: 0.9}
+scale: {workers: 4, shards: 2, cpus_per_worker: 1}
+budget: {steps: 150}
+eval_every: 50
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """A head and two more nodes, as in the README; yields the address and the environment that holds the token."""
+    token = tmp_path / "token"
+    env = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_DISABLE_IMPORT_WARNING": "1"}
+    env.pop("RAY_ADDRESS", None)
+    subprocess.run([BIN / "ray", "get-auth-token", "--generate"], env=env, check=True, capture_output=True, timeout=60)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = [BIN / "ray", "start", "--block", "--num-cpus=2", "--object-store-memory=100000000"]
+    folder = f"/tmp/rs{os.getpid()}"
+    head = [*started, "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}"]
+    nodes = [subprocess.Popen(head, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)]
+    _wait_for_port(port)
+    address = f"{_own_ip()}:{port}"
+    for _ in range(2):
+        join = [*started, f"--address={address}"]
+        nodes.append(
+            subprocess.Popen(join, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        )
+    yield address, env
+    for node in reversed(nodes):
+        node.send_signal(signal.SIGTERM)
+    for node in nodes:
+        try:
+            node.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(node.pid, signal.SIGKILL)
+
+
+def _own_ip() -> str:
+    import ray
+
+    return str(ray.util.get_node_ip_address())
+
+
+def _wait_for_port(port: int, timeout_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        with socket.socket() as probe:
+            if probe.connect_ex((_own_ip(), port)) == 0:
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"no Ray head on port {port} within {timeout_s:.0f} s")
+
+
+def test_a_job_spreads_over_nodes_started_from_the_command_line(
+    cluster: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    address, env = cluster
+    spec = tmp_path / "job.yaml"
+    spec.write_text(SPEC)
+    command = [BIN / "raysync", "run", spec, "--address", address, "--storage", tmp_path / "results", "--json"]
+    answer = subprocess.run(command, env=env, capture_output=True, text=True, timeout=110)
+    assert answer.returncode == 0, answer.stderr + answer.stdout[-3000:]
+    records = [json.loads(line) for line in answer.stdout.splitlines()]
+    nodes = {r["data"]["name"]: r["data"]["node_id"] for r in records if r["kind"] == "actor"}
+    workers = [node for name, node in nodes.items() if name.startswith("worker/")]
+    assert len(workers) == 4
+    assert len(set(workers)) == 3, "four workers on three nodes of two CPUs"
+    result = records[-1]
+    assert result["state"] == "SUCCEEDED"
+    assert result["metrics"]["eval/accuracy"] > 0.9
+    assert result["runs"]["link"] == "direct"
+    assert Path(result["model"]).exists()
+
+
+def test_without_the_token_a_cluster_does_not_let_anybody_in(
+    cluster: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    address, env = cluster
+    spec = tmp_path / "job.yaml"
+    spec.write_text(SPEC)
+    (tmp_path / "other").write_text("0" * 64)
+    other = {**env, "RAY_AUTH_TOKEN_PATH": str(tmp_path / "other")}
+    command = [BIN / "raysync", "run", spec, "--address", address, "--storage", tmp_path / "results"]
+    answer = subprocess.run(command, env=other, capture_output=True, text=True, timeout=110)
+    assert answer.returncode == 2
+    assert "could not join" in answer.stderr
+    assert "token" in answer.stderr
+
+
+CLUSTER_SCRIPT = """
+import ray, sys
+from ray.cluster_utils import Cluster
+from actors import fit
+from raysync.spec import read_spec
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+for _ in range(2):
+    cluster.add_node(num_cpus=2)
+ray.init(address=cluster.address, log_to_driver=False)
+nodes = {}
+def note(record):
+    if record.kind == "actor":
+        nodes[record.data["name"]] = record.data["node_id"]
+result = fit(read_spec(sys.argv[1]), storage_path=sys.argv[2], on_record=note)
+print(result.state, len({node for name, node in nodes.items() if name.startswith("worker/")}))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+def test_a_job_spreads_over_rays_own_test_cluster(tmp_path: Path) -> None:
+    spec = tmp_path / "job.yaml"
+    spec.write_text(SPEC)
+    command = [sys.executable, "-c", CLUSTER_SCRIPT, str(spec), str(tmp_path / "results")]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=110, env=env)
+    assert answer.stdout.split() == ["SUCCEEDED", "3"], answer.stdout + answer.stderr
