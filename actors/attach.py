@@ -7,7 +7,7 @@
             optimizer.zero_grad()
             loss(model(x), y).backward()
             optimizer.step()        # steps here, and synchronises when the strategy says so
-        sync.finish()               # one last synchronisation: everybody ends with the same model
+        sync.finish()               # one last synchronisation: everybody ends with the same model (not with ssp)
 
 Rank 0 starts the coordinator and the shards as Ray actors; they end with it. Bytes take the direct link.
 """
@@ -60,7 +60,7 @@ class Attached:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """This worker's step, and the payload bytes it has sent and received."""
+        """How far the worker is, and the payload bytes it has sent and received."""
         return {
             "step": float(self.core.step),
             "comm/bytes_up": float(self.core.bytes_up),
@@ -175,8 +175,7 @@ def attach(
     """Make the loop that calls `optimizer.step()` semi-synchronous; call it once on every worker of a TorchTrainer.
 
     Args:
-        model: The model, not wrapped in DDP. Its parameters become views into one vector; all workers start from the first
-            one's.
+        model: The model, not wrapped in DDP. Its parameters become views into one vector; all start from rank 0's.
         optimizer: Any torch optimizer over the model's parameters. It steps on the workers; only `ssp` steps on the
             server, and takes over the settings of an SGD, Adam or AdamW.
         strategy: As in a job specification, for example {"kind": "selsync", "delta": 0.3}; bsp by default.
@@ -184,6 +183,7 @@ def attach(
         shards: How many shards the parameter server has.
         seed: For codecs that draw at random.
         fields: Further fields of a job specification: outer, inner_state, scale.
+
     """
     from raysync.engine.attached import AttachedReplica
 
@@ -250,7 +250,7 @@ def _servers(spec: JobSpec, rank: int) -> tuple[bytes, dict[str, Any]]:
         group, key = f"attached-{secrets.token_hex(6)}", secrets.token_bytes(32)
         base = Assignment(group, (), spec.model_dump_json(), key, this_code(), ".")
         for name in names:
-            kind = CoordinatorActor if name == m.COORDINATOR else ShardActor
+            kind: Any = CoordinatorActor if name == m.COORDINATOR else ShardActor
             assignment = msgspec.structs.replace(base, addresses=(name,))
             made[name] = kind.options(name=f"{group}:{name}", namespace=NAMESPACE, num_cpus=0).remote(assignment, None)
         ray.get([actor.ping.remote() for actor in made.values()], timeout=_START_S)
@@ -263,4 +263,3 @@ def _servers(spec: JobSpec, rank: int) -> tuple[bytes, dict[str, Any]]:
 
 _KEPT: dict[str, Any] = {}
 """Rank 0's handles: an actor ends with the last handle of its owner."""
-

@@ -25,7 +25,7 @@ from actors.journal import Journal, Record
 from actors.packages import Environments
 from actors.storage import Folder, completed, read_manifest
 from actors.versions import Code
-from raysync.control.reconcile import Act, Action, ActorSeen, Seen, StopAsked, reconcile
+from raysync.control.reconcile import Act, Action, ActorSeen, Life, Seen, StopAsked, reconcile
 from raysync.control.states import JobState
 from raysync.engine import messages as m
 from raysync.knobs import Knobs, initial_knobs
@@ -240,7 +240,7 @@ class ControllerActor:
             for address in member.addresses:
                 if address.startswith("worker/"):
                     workers[int(address.removeprefix("worker/"))] = member.seen
-                elif member.seen.life is not member.seen.life.GONE:
+                elif member.seen.life is not Life.GONE:
                     servers[address] = member.seen
         return Seen(
             state=self._state,
@@ -272,7 +272,9 @@ class ControllerActor:
                 self._leaving.add(action.worker)
             case Act.BURY if action.worker is not None:
                 self._deaths += 1
-                self._journal.note("death", {"worker": action.worker, "why": self._crew.members[name].seen.detail}, self._now_s)
+                self._journal.note(
+                    "death", {"worker": action.worker, "why": self._crew.members[name].seen.detail}, self._now_s
+                )
                 self._ask_coordinator("tell", m.Died(worker=action.worker))
                 self._crew.dismiss(name)
             case Act.DISMISS if action.worker is not None:
@@ -305,7 +307,9 @@ class ControllerActor:
     def _enter(self, state: JobState, reason: str) -> None:
         if state is not self._state:
             logger.info("%s: %s", state.value, reason)
-            self._journal.note("state", {"state": state.value, "reason": reason, "before": self._state.value}, self._now_s)
+            self._journal.note(
+                "state", {"state": state.value, "reason": reason, "before": self._state.value}, self._now_s
+            )
         self._state, self._reason = state, reason
         self._folder.write("status.json", json.dumps(self.status_now(), default=str).encode())
 
@@ -338,7 +342,7 @@ class ControllerActor:
         calls = {
             name: member.actor.facts.remote()
             for name, member in self._crew.members.items()
-            if name.startswith("worker/") and member.introduced and member.seen.life.value == "alive"
+            if member.introduced and member.seen.life in (Life.ALIVE, Life.GONE)
         }
         if calls:
             ready, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=1.0)
@@ -359,6 +363,7 @@ class ControllerActor:
             "decides_ahead": strategy.decides_ahead,
             "shards_in": self._spec.scale.shards_in,
             "devices": sorted({facts["device"] for facts in self._run_facts.values() if "device" in facts}),
+            "actors": dict(self._run_facts),
         }
 
     def _remember(self) -> None:

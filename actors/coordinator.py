@@ -1,4 +1,4 @@
-"""The coordinator actor: decides, keeps the clock, seals checkpoints, and holds events until the controller has them."""
+"""The coordinator actor: decides, keeps the clock, seals checkpoints, holds events until the controller has them."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ class CoordinatorSeat:
 
     done = False
 
-    def __init__(
-        self, spec: JobSpec, folder: Folder, saved: dict[str, Any] | None, elapsed_s: float = 0.0
-    ) -> None:
+    def __init__(self, spec: JobSpec, folder: Folder, saved: dict[str, Any] | None, elapsed_s: float = 0.0) -> None:
         self._folder, self._spec = folder, spec
         self._started_s = time.monotonic() - elapsed_s
         self.core = Coordinator(spec, keep=self._keep)
@@ -136,7 +134,14 @@ class CoordinatorActor(CoreActor):
         time.sleep(_COALESCE_S)
         core = seat.core
         return Progress(
-            list(seat.events), core.finished, core.view.number, core.view.members, core.view.number > 0 and core.membership.all_parted, core.knobs, core.next_step, seat.checkpoint
+            list(seat.events),
+            core.finished,
+            core.view.number,
+            core.view.members,
+            core.view.number > 0 and core.membership.all_parted,
+            core.knobs,
+            core.next_step,
+            seat.checkpoint,
         )
 
     @ray.method(concurrency_group="control")

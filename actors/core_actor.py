@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import threading
 import traceback
 from typing import Any
@@ -115,7 +116,7 @@ class CoreActor:
             node_id=ray.get_runtime_context().get_node_id(),
             pid=os.getpid(),
             link=self._link.kind if self._introduced.is_set() else None,
-            endpoint=self._direct and self._direct.endpoint,
+            endpoint=self._direct.endpoint if self._direct is not None else None,
             endpoint_problem=self._direct_problem,
         )
 
@@ -145,8 +146,9 @@ class CoreActor:
 
     @ray.method(concurrency_group="control")
     def facts(self) -> dict[str, Any]:
-        """Return what really runs here; empty until the core is built."""
-        return dict(self._facts)
+        """Return what really runs here, and the memory it takes."""
+        sent = self._direct.network_bytes if self._direct is not None else None
+        return {**self._facts, "peak_rss_bytes": _peak_rss_bytes(), "network_bytes_sent": sent}
 
     @ray.method(concurrency_group="control")
     def ping(self) -> str:
@@ -189,6 +191,7 @@ class CoreActor:
 
     def _run(self) -> None:
         seats = self.seats()
+        self._facts["built_rss_bytes"] = _peak_rss_bytes()
         if not self._introduced.wait(_INTRODUCTION_S):
             raise TimeoutError(f"nobody introduced {self.name} to its peers within {_INTRODUCTION_S:.0f} s")
         self._host = Host(self._link, seats)
@@ -219,3 +222,8 @@ class CoreActor:
             return None
         state: dict[str, Any] = read_part(folder, address)
         return state
+
+
+def _peak_rss_bytes() -> int:
+    """Return the most memory this process has held."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

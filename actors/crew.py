@@ -1,4 +1,4 @@
-"""The actors of one job and the room they take: made, introduced, watched and cleared away. No decisions are made here."""
+"""The actors of one job and the room they take: made, introduced, watched and cleared away. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ from raysync.control.placing import Shortage, place
 from raysync.control.reconcile import ActorSeen, Life
 from raysync.engine import messages as m
 from raysync.spec import JobSpec
+
+Place = tuple[str, PlacementGroup]
+"""A node and the room reserved on it."""
 
 NAMESPACE = "raysync"
 CONTROLLER = "controller"
@@ -115,7 +118,7 @@ class Crew:
                 taken[member.node] = taken.get(member.node, 0) + 1
         return place(count, self.demand, free, self._spec.scale.placement, taken)
 
-    def reserve(self, workers: Sequence[int]) -> list[tuple[str, PlacementGroup]] | str:
+    def reserve(self, workers: Sequence[int]) -> list[Place] | str:
         """Return one reserved place per worker, or say why not; all or none, so two jobs cannot hold each other up."""
         nodes = self._place(len(workers))
         if isinstance(nodes, Shortage):
@@ -136,13 +139,11 @@ class Crew:
             return list(zip(nodes, groups, strict=True))
         for group in groups:
             remove_placement_group(group)
-        return f"{len(done)} of {len(workers)} places could be reserved within {_RESERVE_S:.0f} s; somebody else was faster"
+        return f"{len(done)} of {len(workers)} places could be reserved in {_RESERVE_S:.0f} s; somebody else was faster"
 
     # Making
 
-    def launch(
-        self, places: list[tuple[str, PlacementGroup]], workers: Iterable[int], resume: str | None, elapsed_s: float
-    ) -> None:
+    def launch(self, places: list[Place], workers: Iterable[int], resume: str | None, elapsed_s: float) -> None:
         """Start the coordinator, the shards and these workers."""
         self.link = None
         workers = sorted(workers)
@@ -185,7 +186,7 @@ class Crew:
         self.members[addresses[0]] = Member(addresses, actor, node, group)
 
     def _make_server(self, kind: Any, addresses: tuple[str, ...], node: str | None) -> None:
-        strategy = NodeAffinitySchedulingStrategy(node, soft=True) if node is not None else "DEFAULT"
+        strategy = NodeAffinitySchedulingStrategy(node, soft=False) if node is not None else "DEFAULT"
         actor = self._options(
             kind, addresses[0], num_cpus=0, runtime_env=self._envs.servers, scheduling_strategy=strategy
         ).remote(self._assignment(addresses, 0.0), self._controller)
@@ -247,9 +248,9 @@ class Crew:
         wish = self._spec.transport
         if wish == "ray":
             return "ray", "the job asks for it"
-        without = [m_.name for m_ in present if m_.hello is not None and m_.hello.endpoint is None]
-        if without:
-            problem = f"{without[0]} has no direct link: {self.members[without[0]].hello.endpoint_problem}"  # type: ignore[union-attr]
+        without = [found for found in present if found.hello is not None and found.hello.endpoint is None]
+        if without and without[0].hello is not None:
+            problem = f"{without[0].name} has no direct link: {without[0].hello.endpoint_problem}"
         else:
             calls = [member.actor.probe.remote(_peers(member, book), _PROBE_S) for member in present]
             try:

@@ -13,7 +13,9 @@ class PeerLost(RaysyncError, ConnectionError):
         self.peer, self.waited_s = peer, waited_s
 
     def __str__(self) -> str:
-        return f"{self.peer} took nothing for {self.waited_s:.1f} s: it is gone, unreachable, or holds another job's key"
+        return (
+            f"{self.peer} took nothing for {self.waited_s:.1f} s: it is gone, unreachable, or holds another job's key"
+        )
 
 
 class UnknownPeer(RaysyncError, LookupError):
@@ -36,8 +38,8 @@ class NoCluster(RaysyncError, ConnectionError):
 
     def __str__(self) -> str:
         return (
-            f"could not join the Ray cluster at {self.address}: {self.problem}. Is it running there (ray start --head), and "
-            "is this the cluster's token (RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token)?"
+            f"could not join the Ray cluster at {self.address}: {self.problem}. Is it running there (ray start --head) "
+            "and is this the cluster's token (RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token)?"
         )
 
 
@@ -72,6 +74,6 @@ class VersionSkew(RaysyncError, RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"node {self.node} differs from the driver: {'; '.join(self.differences)}. Install the same raysync on every "
-            "node, or ship the driver's with fit(..., ship_code=True) or `raysync run --ship-code`"
+            f"node {self.node} differs from the driver: {'; '.join(self.differences)}. Install the same raysync on "
+            "every node, or ship the driver's with fit(..., ship_code=True) or `raysync run --ship-code`"
         )

@@ -48,6 +48,7 @@ def fit(
         on_start: Called with the job once it is submitted; may keep the handle to steer it.
 
     Ctrl-C stops the job in good order and leaves a checkpoint; a second one ends it at once.
+
     """
     with connected(spec):
         job = submit(
@@ -71,8 +72,8 @@ def fit(
 
 @contextlib.contextmanager
 def connected(spec: JobSpec, address: str | None = None) -> Iterator[None]:
-    """Use the Ray this process is connected to; else join the one `address` or RAY_ADDRESS names; else start a local one
-    for as long as it is needed.
+    """Use the Ray this process is connected to; else join the one `address` or RAY_ADDRESS names; else start a local
+    one for as long as it is needed.
     """
     if ray.is_initialized():
         yield

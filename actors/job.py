@@ -140,11 +140,10 @@ def submit(
         check_resumable(spec, resume_from)
     servers_env, workers_env = prepare(runtime_env, ship_code)
     text = spec.model_dump_json()
-    order = JobOrder(
-        job, text, secrets.token_bytes(32), this_code(), folder.uri, servers_env, workers_env, resume_from
-    )
+    order = JobOrder(job, text, secrets.token_bytes(32), this_code(), folder.uri, servers_env, workers_env, resume_from)
     folder.write("job.json", text.encode())
-    controller = ControllerActor.options(
+    kind: Any = ControllerActor
+    controller = kind.options(
         name=f"{job}:{CONTROLLER}", namespace=NAMESPACE, lifetime="detached", runtime_env=servers_env
     ).remote(order)
     return Job(job, controller, folder.uri)

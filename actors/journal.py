@@ -77,9 +77,7 @@ class Journal:
 
     def note(self, kind: str, data: Mapping[str, Any], time_s: float) -> None:
         """Take in an event of the controller's own."""
-        self._append(
-            Record(sequence=self.next_sequence, kind=kind, time_s=time_s, step=self.step, data=dict(data))
-        )
+        self._append(Record(sequence=self.next_sequence, kind=kind, time_s=time_s, step=self.step, data=dict(data)))
 
     def rewind(self) -> None:
         """The coordinator goes back to a checkpoint and counts anew from there."""

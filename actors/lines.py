@@ -16,7 +16,7 @@ _KEPT_LINES = 2000
 
 
 class LineShipper(logging.Handler):
-    """Collects lines and hands them over from a thread of its own; what cannot be handed over is kept, up to a bound."""
+    """Collects lines and hands them over from a thread of its own; what cannot be handed over waits, up to a bound."""
 
     def __init__(self, name: str, ship: Callable[[list[str]], None]) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ class Environments(NamedTuple):
 
 
 def prepare(runtime_env: dict[str, Any] | None, ship_code: bool) -> Environments:
-    """Check the user's environment, upload what is local, and return one environment per kind of actor; Ray must run."""
+    """Check the user's environment, upload what is local, return one environment per kind of actor; Ray must run."""
     asked = dict(runtime_env or {})
     _check(asked)
     own = [str(Path(raysync.__file__).parent), str(Path(__file__).parent)] if ship_code else []
@@ -46,7 +46,9 @@ def _check(env: dict[str, Any]) -> None:
         raise SpecError((Problem("runtime_env.working_dir", str(folder), "there is no such folder"),))
     hidden = [name for name in _OWN if (path / name).is_dir() or (path / f"{name}.py").is_file()]
     if hidden:
-        remedy = f"it holds {hidden[0]!r}, which would hide raysync's own package of that name in a worker: rename yours"
+        remedy = (
+            f"it holds {hidden[0]!r}, which would hide raysync's own package of that name in a worker: rename yours"
+        )
         raise SpecError((Problem("runtime_env.working_dir", str(folder), remedy),))
 
 

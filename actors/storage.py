@@ -85,7 +85,8 @@ class Folder:
 def resolve(uri: str) -> tuple[fs.FileSystem, str]:
     """Return the file system and the path on it that a URI or a local path stands for."""
     if "://" in uri:
-        return fs.FileSystem.from_uri(uri)
+        filesystem, path = fs.FileSystem.from_uri(uri)
+        return filesystem, path
     return fs.LocalFileSystem(), str(Path(uri).expanduser().absolute())
 
 

@@ -34,10 +34,10 @@ def this_code() -> Code:
 
 def differences(driver: Code, node: Code) -> tuple[str, ...]:
     """Return in words what a node has otherwise than the driver."""
-    pairs = zip(msgspec.structs.fields(Code), msgspec.structs.astuple(driver), msgspec.structs.astuple(node), strict=True)
-    return tuple(
-        f"{field.name} is {theirs} there and {ours} here" for field, ours, theirs in pairs if ours != theirs
+    pairs = zip(
+        msgspec.structs.fields(Code), msgspec.structs.astuple(driver), msgspec.structs.astuple(node), strict=True
     )
+    return tuple(f"{field.name} is {theirs} there and {ours} here" for field, ours, theirs in pairs if ours != theirs)
 
 
 def _version(package: str) -> str:

@@ -105,7 +105,7 @@ class WorkerActor(CoreActor):
     def facts(self) -> dict[str, Any]:
         """Return what really runs here."""
         seat = self._host and self._host.seat(self.name)
-        return {**self._facts, "first_step_s": getattr(seat, "first_step_s", None)}
+        return {**super().facts(), "first_step_s": getattr(seat, "first_step_s", None)}
 
 
 def _device(spec: JobSpec, has_cuda: bool) -> str:
@@ -114,7 +114,7 @@ def _device(spec: JobSpec, has_cuda: bool) -> str:
     if not has_cuda:
         raise TaskError(
             spec.task.kind,
-            f"scale.gpus_per_worker={spec.scale.gpus_per_worker} but this node's torch finds no CUDA; install a CUDA build "
-            "of torch there, or set it to 0",
+            f"scale.gpus_per_worker={spec.scale.gpus_per_worker} but this node's torch finds no CUDA; install a CUDA "
+            "build of torch there, or set it to 0",
         )
     return "cuda"

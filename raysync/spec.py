@@ -7,11 +7,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
-from typing_extensions import Self
 
 from raysync.compress import AnyCodec, Identity
 from raysync.compress.warmup import codec_for_round

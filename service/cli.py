@@ -31,7 +31,9 @@ def _root() -> None:
     "1 failed, 2 wrong usage or specification, 130 stopped."
 )
 def run(
-    spec: Annotated[Path | None, typer.Argument(help="The job, YAML or JSON. With --resume it may be left out.")] = None,
+    spec: Annotated[
+        Path | None, typer.Argument(help="The job, YAML or JSON. With --resume it may be left out.")
+    ] = None,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -40,7 +42,9 @@ def run(
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option("--address", help="A Ray cluster to join, such as 10.0.0.1:6379 or 'auto'; else one is started here."),
+        typer.Option(
+            "--address", help="A Ray cluster to join, such as 10.0.0.1:6379 or 'auto'; else one is started here."
+        ),
     ] = None,
     resume: Annotated[
         str | None, typer.Option("--resume", help="Go on from this checkpoint: .../<job>/checkpoint_000003")
@@ -55,23 +59,28 @@ def run(
         list[str] | None, typer.Option("--pip", help="A requirement to install for the workers; may be repeated.")
     ] = None,
     ship_code: Annotated[
-        bool, typer.Option("--ship-code", help="Send this raysync to the nodes instead of using what is installed there.")
+        bool,
+        typer.Option("--ship-code", help="Send this raysync to the nodes instead of using what is installed there."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event and the result as the last.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per event and the result as the last.")
+    ] = False,
 ) -> None:
     """Run a job to its end, here or on a cluster, without a service.
 
-    Shows a live line while it trains. Ctrl-C ends the job with its next step and leaves a checkpoint; a second one ends it at
-    once. Events, TensorBoard files, logs, checkpoints and the model are in the job's folder.
+    Shows a live line while it trains. Ctrl-C ends the job with its next step and leaves a checkpoint; a second one ends
+    it at once. Events, TensorBoard files, logs, checkpoints and the model are in the job's folder.
     """
     from raysync.errors import RaysyncError
     from raysync.spec import read_spec
-    from service.wiring import run_job, spec_of_checkpoint
 
     try:
         if spec is None and resume is None:
             raise typer.BadParameter("give a job specification, or --resume CHECKPOINT")
-        job = read_spec(spec) if spec is not None else spec_of_checkpoint(str(resume))
+        given = read_spec(spec) if spec is not None else None
+        from service.wiring import run_job, spec_of_checkpoint
+
+        job = given or spec_of_checkpoint(str(resume))
         env = {
             **({"working_dir": str(working_dir)} if working_dir else {}),
             **({"py_modules": [str(path) for path in py_module]} if py_module else {}),

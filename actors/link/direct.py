@@ -57,8 +57,8 @@ class _Keys:
 class _Peer:
     """One peer's socket, what waits for it, and since when it has taken nothing."""
 
-    def __init__(self, contact: Contact, socket: zmq.Socket[bytes]) -> None:
-        self.contact, self.socket = contact, socket
+    def __init__(self, contact: Contact, socket: zmq.Socket[bytes], is_near: bool) -> None:
+        self.contact, self.socket, self.is_near = contact, socket, is_near
         self.outbox: deque[Frame] = deque()
         self.outbox_bytes = 0
         self.stuck_since_s: float | None = None
@@ -87,6 +87,8 @@ class DirectLink:
             self._poller.register(inbox, zmq.POLLIN)
         self._peers: dict[str, _Peer] = {}
         self._arrived: list[Envelope] = []
+        self.network_bytes = 0
+        """What this link has sent to other machines, without what TCP and encryption add."""
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Tell the guard whether a TCP peer's key is the job's."""
@@ -101,7 +103,8 @@ class DirectLink:
             if contact.endpoint is None or (known is not None and known.contact.endpoint == contact.endpoint):
                 continue
             self.forget([name])
-            self._peers[name] = _Peer(contact, self._dial(contact.endpoint))
+            is_near = _host(contact.endpoint.tcp) == _host(self._tcp) and os.path.exists(contact.endpoint.ipc)
+            self._peers[name] = _Peer(contact, self._dial(contact.endpoint, is_near), is_near)
 
     def forget(self, names: Iterable[str]) -> None:
         """Close the lines to peers that will not come back."""
@@ -184,10 +187,10 @@ class DirectLink:
         """Where this link listens."""
         return Endpoint(self._tcp, str(self._folder / "inbox"))
 
-    def _dial(self, endpoint: Endpoint) -> zmq.Socket[bytes]:
+    def _dial(self, endpoint: Endpoint, is_near: bool) -> zmq.Socket[bytes]:
         line = self._socket(zmq.PUSH)
         line.immediate = True  # frames go only to a peer that has proved itself, and never into nothing
-        if os.path.exists(endpoint.ipc):
+        if is_near:
             line.plain_username, line.plain_password = b"raysync", self._keys.password.encode()
             line.connect(f"ipc://{endpoint.ipc}")
         else:
@@ -247,8 +250,10 @@ class DirectLink:
                 peer.stuck_since_s = peer.stuck_since_s or time.monotonic()
                 return
             peer.outbox.popleft()
-            peer.outbox_bytes -= len(frame.head) + len(frame.body)
+            size = len(frame.head) + len(frame.body)
+            peer.outbox_bytes -= size
             peer.stuck_since_s = None
+            self.network_bytes += 0 if peer.is_near else size
 
     def _put(self, line: zmq.Socket[bytes], frame: Frame) -> None:
         line.send(frame.head, zmq.NOBLOCK | zmq.SNDMORE if frame.body else zmq.NOBLOCK)
@@ -270,7 +275,9 @@ class DirectLink:
                 raise PeerLost(name, waited_s)
 
 
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
+
 
 def _curve_secret(key: bytes, role: bytes) -> bytes:
     return z85.encode(hashlib.blake2b(key, digest_size=32, person=role).digest())
-

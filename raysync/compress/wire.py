@@ -1,7 +1,9 @@
 """The envelope of every payload: a little-endian header that says all a receiver must know, and a checksum over
 the rest.
 
-magic 2s | version u8 | codec u8 | element count u32 | body length u32 | low half of xxh3-64 of (the first 12 bytes, body) u32
+magic 2s | version u8 | codec u8 | element count u32 | body length u32 | checksum u32
+
+The checksum is the low half of xxh3-64 over the first 12 bytes and the body.
 """
 
 from __future__ import annotations

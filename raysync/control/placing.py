@@ -23,8 +23,8 @@ def place(
 ) -> list[str] | Shortage:
     """Return a node for each of `count` workers that need `demand`, or say what is missing.
 
-    `taken` tells how many of the job's workers each node has already: `spread` goes where there are fewest, `pack` where
-    there are most. Ties go to the node with more room, then by name.
+    `taken` tells how many of the job's workers each node has already: `spread` goes where there are fewest, `pack`
+    where there are most. Ties go to the node with more room, then by name.
     """
     room = {node: _fits(demand, resources) for node, resources in free.items()}
     crowd = {node: (taken or {}).get(node, 0) for node in free}

@@ -6,7 +6,7 @@ Whoever carries the plan out looks again afterwards; every act may be repeated w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ MAX_DEATHS_IN_A_ROW = 5
 MAX_RECOVERIES_IN_A_ROW = 3
 
 
-class Life(str, Enum):
+class Life(StrEnum):
     """What is known of an actor."""
 
     STARTING = "starting"
@@ -71,7 +71,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     recoveries_in_a_row: int = 0
 
 
-class Act(str, Enum):
+class Act(StrEnum):
     """What the controller can do."""
 
     LAUNCH = "launch"
@@ -134,10 +134,13 @@ def _mend_servers(seen: Seen) -> Plan | None:
     name, detail = next(iter(dead.items()))
     if not seen.has_checkpoint:
         return Plan(
-            JobState.FAILED, f"{name} died ({detail}) and there is no checkpoint to go on from: set checkpoint.every_rounds"
+            JobState.FAILED,
+            f"{name} died ({detail}) and there is no checkpoint to go on from: set checkpoint.every_rounds",
         )
     if seen.recoveries_in_a_row >= MAX_RECOVERIES_IN_A_ROW:
-        return Plan(JobState.FAILED, f"{name} died ({detail}) after {seen.recoveries_in_a_row} recoveries without a step")
+        return Plan(
+            JobState.FAILED, f"{name} died ({detail}) after {seen.recoveries_in_a_row} recoveries without a step"
+        )
     return Plan(JobState.RECOVERING, f"{name} died ({detail}): back to the last checkpoint", (Action(Act.RECOVER),))
 
 

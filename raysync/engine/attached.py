@@ -1,7 +1,7 @@
 """A replica around a model and an optimizer that somebody else's loop drives.
 
-The loop has computed gradients; the replica takes them over, and lets the loop's own optimizer step when the engine says
-so.
+The loop has computed gradients; the replica takes them over, and lets the loop's own optimizer step when the engine
+says so.
 """
 
 from __future__ import annotations
@@ -126,5 +126,3 @@ def server_rule(optimizer: torch.optim.Optimizer) -> AnyOptimizer:
             "strategy that steps on the workers",
         )
     return rule  # type: ignore[return-value]
-
-

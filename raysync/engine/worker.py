@@ -7,7 +7,7 @@ return, and calls `retry` when nothing has come for a while: whatever was lost o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -30,7 +30,7 @@ from raysync.sync.signal import Meter, StepStats
 from raysync.tasks.workload import Workload
 
 
-class Phase(str, Enum):
+class Phase(StrEnum):
     """What a worker is waiting for."""
 
     NEW = "new"

@@ -1,5 +1,5 @@
-"""An optimizer is a frozen value that updates one flat tensor in place, by torch's own functions and with torch's names for
-its state; all members act element by element.
+"""An optimizer is a frozen value that updates one flat tensor in place, by torch's own functions and with torch's
+names for its state; all members act element by element.
 
 The functions, not the classes: making a `torch.optim` object imports torch's compiler, two seconds in every process.
 """

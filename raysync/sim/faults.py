@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from raysync.value import Value
 

@@ -9,10 +9,9 @@ stable iff 1 - beta < 2 sin(pi / (2 (2k + 1))).
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from raysync.sync.base import Strategy
 

@@ -8,10 +8,9 @@ a windowed moving average, and the score is the largest Delta. delta = 0 synchro
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from raysync.sync.base import Choice, PayloadKind, StepContext, Strategy
 from raysync.sync.signal import AnySignal, GradChange

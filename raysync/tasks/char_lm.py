@@ -5,10 +5,9 @@ from __future__ import annotations
 import sysconfig
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from raysync.errors import TaskError
 from raysync.tasks.base import MapDataset, Task, TaskSpec

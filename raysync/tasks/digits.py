@@ -56,8 +56,8 @@ class Digits(Classification):
 
 @lru_cache(maxsize=1)
 def read_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return pixels and labels from scikit-learn's own file, without importing scikit-learn, which takes longer than the
-    training.
+    """Return pixels and labels from scikit-learn's own file, without importing scikit-learn, which takes longer than
+    the training.
     """
     import numpy as np
 
@@ -70,5 +70,5 @@ def _package_folder(name: str) -> Path:
     """Return where a package is installed, without importing it."""
     spec = find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        raise TaskError("digits", f"needs the data that comes with scikit-learn: pip install scikit-learn")
+        raise TaskError("digits", "needs the data that comes with scikit-learn: pip install scikit-learn")
     return Path(spec.submodule_search_locations[0])

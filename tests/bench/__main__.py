@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-BENCHES = ("codecs", "placement", "triggers")
+BENCHES = ("codecs", "placement", "triggers", "rounds", "throughput", "startup", "memory")
 
 
 def main() -> int:

@@ -86,7 +86,11 @@ def _ours_s(fit: Any, workers: int, what: Any, elements: int, storage: str) -> t
     steps = 600 if decision else 300 if what == 1 else 80
     spec = parse_spec(
         {
-            "task": {"kind": "custom", "entrypoint": "tests.bench.rounds:Still", "args": {"elements": max(16, elements)}},
+            "task": {
+                "kind": "custom",
+                "entrypoint": "tests.bench.rounds:Still",
+                "args": {"elements": max(16, elements)},
+            },
             "strategy": {"kind": "local_sgd", "sync_every": steps} if decision else {"kind": "bsp"},
             "optimizer": {"kind": "sgd", "lr": 1e-6},
             "data": {"batch_size": 1},
@@ -118,7 +122,8 @@ def gloo_s(workers: int, elements: int) -> float:
         context = mp.get_context("spawn")
         answers = context.SimpleQueue()
         processes = [
-            context.Process(target=_gloo_worker, args=(rank, workers, elements, folder, answers)) for rank in range(workers)
+            context.Process(target=_gloo_worker, args=(rank, workers, elements, folder, answers))
+            for rank in range(workers)
         ]
         for process in processes:
             process.start()

@@ -32,7 +32,9 @@ def loop(config: dict[str, Any]) -> None:
     torch.manual_seed(rank)  # replicas that differ, until attach makes them one
     digits = Digits()
     model, (pixels, labels) = digits.model(), digits.train_data().tensors
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.0 if config["strategy"]["kind"] == "ssp" else 0.9)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.1, momentum=0.0 if config["strategy"]["kind"] == "ssp" else 0.9
+    )
     sync = attach(model, optimizer, strategy=config["strategy"], compression=config["compression"], shards=2)
     losses = []
     for step in range(config["steps"]):
@@ -64,13 +66,16 @@ def run(tmp_path: Path, strategy: str, steps: int = 80, compression: Any = None)
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("strategy", "compression"), [("bsp", None), ("selsync", ONEBIT), ("local_sgd", None), ("ssp", None)]
+    ("strategy", "compression"),
+    [
+        ("selsync", ONEBIT),
+        *(pytest.param(kind, None, marks=pytest.mark.matrix) for kind in ("bsp", "local_sgd", "ssp")),
+    ],
 )
-def test_a_train_loop_becomes_semi_synchronous(
-    strategy: str, compression: Any, tmp_path: Path, storage: str
-) -> None:
+def test_a_train_loop_becomes_semi_synchronous(strategy: str, compression: Any, tmp_path: Path, storage: str) -> None:
     found = run(tmp_path, strategy, compression=compression)
-    assert found[0]["digest"] == found[1]["digest"], "everybody ends with the same model"
+    if strategy != "ssp":  # there everybody ends with what it has read
+        assert found[0]["digest"] == found[1]["digest"], "everybody ends with the same model"
     assert found[0]["accuracy"] > 0.85
     rounds = found[0]["sync/rounds"]
     assert rounds >= 80 if strategy in ("bsp", "ssp") else rounds < 70

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import shutil
 import socket
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
-BIN = Path(sys.executable).parent
+from tests.ray_nodes import BIN, Nodes, token_env
+
 SPEC = """
 name: spread
 task: {kind: digits}
@@ -27,51 +29,24 @@ eval_every: 50
 """
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
     """A head and two more nodes, as in the README; yields the address and the environment that holds the token."""
-    token = tmp_path / "token"
-    env = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_DISABLE_IMPORT_WARNING": "1"}
-    env.pop("RAY_ADDRESS", None)
-    subprocess.run([BIN / "ray", "get-auth-token", "--generate"], env=env, check=True, capture_output=True, timeout=60)
+    logs = tmp_path_factory.mktemp("nodes")
+    nodes = Nodes(logs, token_env(logs / "home"))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    started = [BIN / "ray", "start", "--block", "--num-cpus=2", "--object-store-memory=100000000"]
-    folder = f"/tmp/rs{os.getpid()}"
-    head = [*started, "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}"]
-    nodes = [subprocess.Popen(head, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)]
-    _wait_for_port(port)
-    address = f"{_own_ip()}:{port}"
-    for _ in range(2):
-        join = [*started, f"--address={address}"]
-        nodes.append(
-            subprocess.Popen(join, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        )
-    yield address, env
-    for node in reversed(nodes):
-        node.send_signal(signal.SIGTERM)
-    for node in nodes:
-        try:
-            node.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(node.pid, signal.SIGKILL)
-
-
-def _own_ip() -> str:
-    import ray
-
-    return str(ray.util.get_node_ip_address())
-
-
-def _wait_for_port(port: int, timeout_s: float = 60.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        with socket.socket() as probe:
-            if probe.connect_ex((_own_ip(), port)) == 0:
-                return
-        time.sleep(0.2)
-    raise AssertionError(f"no Ray head on port {port} within {timeout_s:.0f} s")
+    folder = tempfile.mkdtemp(prefix="rs-", dir="/tmp")
+    address = f"{ray.util.get_node_ip_address()}:{port}"
+    try:
+        nodes.start("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}", "--num-cpus=2")
+        for _ in range(2):
+            nodes.start(f"--address={address}", "--num-cpus=1")
+        yield address, nodes.env
+    finally:
+        nodes.end()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_a_job_spreads_over_nodes_started_from_the_command_line(
@@ -87,7 +62,7 @@ def test_a_job_spreads_over_nodes_started_from_the_command_line(
     nodes = {r["data"]["name"]: r["data"]["node_id"] for r in records if r["kind"] == "actor"}
     workers = [node for name, node in nodes.items() if name.startswith("worker/")]
     assert len(workers) == 4
-    assert len(set(workers)) == 3, "four workers on three nodes of two CPUs"
+    assert len(set(workers)) == 3, "four workers need all three nodes"
     result = records[-1]
     assert result["state"] == "SUCCEEDED"
     assert result["metrics"]["eval/accuracy"] > 0.9

@@ -198,7 +198,7 @@ def test_a_job_that_does_not_fit_waits_and_starts_when_it_does(storage: str) -> 
     assert end(never).state == "STOPPED"
 
 
-TASKS = '''
+TASKS = """
 import torch
 from torch.utils.data import TensorDataset
 
@@ -223,7 +223,7 @@ class Good:
 
 def number():
     return 42
-'''
+"""
 
 
 def custom(entrypoint: str, **args: Any) -> JobSpec:

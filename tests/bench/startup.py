@@ -1,0 +1,42 @@
+"""How long a user waits: from `fit` on a running Ray to the first step, and for a FedAvg round."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from itertools import pairwise
+
+from raysync.spec import parse_spec
+from tests.bench.local_ray import local_ray, run
+from tests.bench.record import record
+
+REPEATS = 3
+
+
+def main() -> int:
+    """Measure and print."""
+    with local_ray(2) as storage:
+        time.sleep(3.0)  # Ray's own processes have come up
+        times = []
+        for _ in range(REPEATS):
+            spec = parse_spec({"task": {"kind": "digits"}, "scale": {"workers": 2}, "budget": {"steps": 300}})
+            called_s = time.time()
+            result = run(spec, storage)
+            firsts = [facts["first_step_s"] for facts in result.runs["actors"].values() if facts.get("first_step_s")]
+            times.append(max(firsts) - called_s)
+        record("startup.first_step", median_s=statistics.median(times), worst_s=max(times), bar_s=6.0)
+        spec = parse_spec(
+            {
+                "task": {"kind": "digits", "hidden": [600, 560]},
+                "strategy": {"kind": "fedavg", "sync_every": 20},
+                "scale": {"workers": 2},
+                "budget": {"steps": 20 * 40},
+                "eval_every": 10**9,
+            }
+        )
+        result = run(spec, storage)
+        decided = [r.time_s for r in result.records() if r.kind == "decision" and r.data["sync"]][8:]
+        rounds = [after - before for before, after in pairwise(decided)]
+        elements = sum(parameter.numel() for parameter in spec.task.build().model().parameters())
+        record("startup.fedavg_round", parameters=elements, median_s=statistics.median(rounds), bar_s=0.1)
+    return 0

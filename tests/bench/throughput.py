@@ -1,0 +1,96 @@
+"""What training pays for raysync: SelSync that never fires beside a bare loop, and BSP beside DDP on gloo.
+
+Two processes of one thread each, on both sides; rates are taken in one run and their ratios are what counts.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raysync.spec import JobSpec, parse_spec
+from tests.bench.local_ray import local_ray, run, steps_per_s
+from tests.bench.record import record
+
+WORKERS = 2
+SMALL = {"kind": "char_lm", "width": 96, "depth": 3, "heads": 4, "context": 64, "corpus_bytes": 300_000}
+LARGE = {"kind": "char_lm", "width": 256, "depth": 6, "heads": 8, "context": 64, "corpus_bytes": 300_000}
+
+
+def job(task: dict[str, Any], batch_size: int, steps: int, **fields: Any) -> JobSpec:
+    """Return a job of the bench."""
+    scale = {"workers": WORKERS, **fields.pop("scale", {})}
+    common = {"task": task, "data": {"batch_size": batch_size}, "budget": {"steps": steps}, "eval_every": 10**9}
+    return parse_spec(
+        {**common, "optimizer": {"kind": "sgd", "lr": 0.01}, "scale": scale, "transport": "direct", **fields}
+    )
+
+
+def main() -> int:
+    """Measure and print."""
+    never = {"kind": "selsync", "delta": 1e30, "warmup_steps": 0, "overlap": True}
+    local = job(SMALL, 8, 250, strategy=never)
+    bsp = job(LARGE, 4, 40, strategy={"kind": "bsp"}, scale={"shards": WORKERS, "shards_in": "workers"})
+    elements = sum(parameter.numel() for parameter in bsp.task.build().model().parameters())
+    with local_ray() as storage:
+        bare, ours, bare_again = plain(local, "bare"), steps_per_s(run(local, storage)), plain(local, "bare")
+        base = statistics.mean((bare, bare_again))
+        record("throughput.local", step_ms=1e3 / base, ours=ours, bare=base, ratio=ours / base, bar=0.95)
+        ddp, ours, ddp_again = plain(bsp, "ddp"), steps_per_s(run(bsp, storage)), plain(bsp, "ddp")
+        base = statistics.mean((ddp, ddp_again))
+        record("throughput.bsp", parameters=elements, ours=ours, ddp=base, ratio=ours / base, bar=0.9)
+    return 0
+
+
+def plain(spec: JobSpec, how: str) -> float:
+    """Return steps per second of the same training without raysync: each process for itself, or under DDP."""
+    import torch.multiprocessing as mp
+
+    context = mp.get_context("spawn")
+    answers = context.SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [
+            context.Process(target=_plain_worker, args=(rank, spec.model_dump_json(), how, folder, answers))
+            for rank in range(WORKERS)
+        ]
+        for process in processes:
+            process.start()
+        rates = [answers.get() for _ in processes]
+        for process in processes:
+            process.join()
+    return statistics.mean(rates)
+
+
+def _plain_worker(rank: int, text: str, how: str, folder: str, answers: Any) -> None:
+    import torch.distributed as dist
+
+    from raysync.tasks.workload import Workload
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    spec = JobSpec.model_validate_json(text)
+    workload = Workload(spec.task.build())
+    model: Any = workload.task.model()
+    dist.init_process_group("gloo", init_method=f"file://{Path(folder) / 'store'}", rank=rank, world_size=WORKERS)
+    if how == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=spec.optimizer.lr)
+    generator = torch.Generator().manual_seed(rank)
+    steps = spec.budget.steps
+    dist.barrier()
+    for step in range(steps):
+        if step == int(0.3 * steps):
+            started_s = time.perf_counter()
+        indices = torch.randint(workload.num_samples, (spec.data.batch_size,), generator=generator).numpy()
+        optimizer.zero_grad()
+        workload.task.loss(model, workload.batch(indices)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    answers.put((steps - 1 - int(0.3 * steps)) / (time.perf_counter() - started_s))
+    dist.barrier()
+    dist.destroy_process_group()
