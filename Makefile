@@ -4,16 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check bench faults fuzz clean
+.PHONY: help demo simulate test matrix check bench bench-net faults fuzz clean
 
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
-demo: $(STAMP) ## Train digits under every strategy; print the table, save the chart in out/
+demo: $(STAMP) ## Train digits on Ray, BSP beside SelSync + DoubleSqueeze; print the table, save the chart in out/
 	$(BIN)/python -m tests.bench.demo
+
+simulate: $(STAMP) ## Train digits under every strategy on a simulated 100 Mbit/s network
+	$(BIN)/python -m tests.bench.simulated
 
 test: $(STAMP) ## Run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+matrix: $(STAMP) ## Run the rest of the cross products of which the tests run a slice
+	$(BIN)/python -m pytest -m matrix
 
 check: $(STAMP) ## Lint, types, import direction
 	$(BIN)/ruff check .
@@ -23,6 +29,9 @@ check: $(STAMP) ## Lint, types, import direction
 
 bench: $(STAMP) ## Run the benchmarks; each prints JSON lines
 	$(BIN)/python -m tests.bench
+
+bench-net: $(STAMP) ## Three hosts in network namespaces behind 100 Mbit/s links; needs root and ip netns
+	$(BIN)/python -m tests.bench.net
 
 faults: $(STAMP) ## Break the simulator on purpose: make faults COUNT=10000, or SEED=17 to see one schedule again
 	$(BIN)/python -m tests.faults $(if $(SEED),--seed $(SEED),--count $(or $(COUNT),10000))

@@ -19,8 +19,8 @@ from raysync.compress import BF16, FP16, QSGD, Compressor, Identity, Int8, OneBi
 from raysync.compress.registry import decode_add
 from raysync.sim import Simulation
 from raysync.tasks.workload import Workload
-from tests.bench.demo import digits_job
 from tests.bench.record import record
+from tests.bench.simulated import digits_job
 
 CODECS: dict[str, Compressor] = {
     "identity": Identity(),

@@ -1,174 +1,105 @@
-"""The demonstration behind `make demo`: digits on four workers under every strategy, on a simulated 100 Mbit/s
-network.
-"""
+"""The demonstration behind `make demo`: BSP beside SelSync with DoubleSqueeze, on real Ray actors on this machine."""
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from raysync.metrics import Event
-from raysync.sim import Network, Pace, SimResult, Simulation
-from raysync.spec import JobSpec, parse_spec
-from raysync.tasks.workload import Workload
+from raysync.progress import ProgressLine, size
+from tests.bench.simulated import digits_job
 
 OUT = Path("out")
 STEPS = 400
-NETWORK = Network(bandwidth_bits_per_s=100e6, latency_s=0.001)
-PACE = Pace(step_s=0.02, jitter=0.2)
-
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "bsp": {"kind": "bsp"},
-    "selsync 0.3": {"kind": "selsync", "delta": 0.3},
-    "selsync 0.3, overlap": {"kind": "selsync", "delta": 0.3, "overlap": True},
-    "selsync 0.3, onebit": {"kind": "selsync", "delta": 0.3},
-    "ssp 3": {"kind": "ssp", "staleness_bound": 3},
-    "fedavg 1, 0.25": {"kind": "fedavg", "local_epochs": 0.25},
-    "local_sgd 8": {"kind": "local_sgd", "sync_every": 8},
-    "diloco 20": {"kind": "diloco", "sync_every": 20},
+ONEBIT = {"push": {"kind": "onebit"}, "pull": {"kind": "onebit"}}
+CASES: dict[str, dict[str, Any]] = {
+    "bsp": {"strategy": {"kind": "bsp"}},
+    "selsync 0.3, onebit both ways": {"strategy": {"kind": "selsync", "delta": 0.3}, "compression": ONEBIT},
 }
-
-COMPRESSION = {"selsync 0.3, onebit": {"push": {"kind": "onebit"}, "pull": {"kind": "onebit"}}}
-"""DoubleSqueeze on both passes, for the rows that have it."""
-
-
-def digits_job(strategy: dict[str, Any], **changes: Any) -> JobSpec:
-    """Return the demonstration's job under a strategy."""
-    return parse_spec(
-        {
-            "name": "digits",
-            "task": {"kind": "digits"},
-            "strategy": strategy,
-            "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9},
-            "data": {"batch_size": 32},
-            "scale": {"workers": 4, "shards": 2, "block_bytes": 16384},
-            "budget": {"steps": STEPS},
-            "eval_every": 10,
-            "seed": 7,
-            **changes,
-        }
-    )
-
-
-def simulate(spec: JobSpec, workload: Workload, progress: Progress | None = None, label: str = "") -> SimResult:
-    """Run a job in the simulator, with a bar that shows step, loss, accuracy and virtual time while it runs."""
-    if progress is None:
-        return Simulation(spec, network=NETWORK, pace=PACE, workload=workload).run()
-    bar = progress.add_task(label, total=spec.budget.steps, note="")
-    latest: dict[str, float] = {}
-
-    def show(event: Event, now_s: float) -> None:
-        if event.kind == "metrics":
-            latest.update(event.data)
-            loss, accuracy = latest.get("train/loss", 0.0), latest.get("eval/accuracy", 0.0)
-            note = f"loss {loss:.3f} accuracy {accuracy:.3f} {now_s:4.1f} s"
-            progress.update(bar, completed=min(event.step + 1, spec.budget.steps), note=note)
-
-    return Simulation(spec, network=NETWORK, pace=PACE, workload=workload, on_event=show).run()
-
-
-def time_to(result: SimResult, accuracy: float) -> float | None:
-    """Return the virtual time of the first evaluation at least this accurate."""
-    return next((time_s for time_s, _, found in result.eval_times if found["eval/accuracy"] >= accuracy), None)
 
 
 def main() -> int:
-    """Run the demonstration."""
-    torch.set_num_threads(1)
+    """Run both jobs, print the table, save the chart."""
+    import ray
+
+    from actors import fit
+
     OUT.mkdir(exist_ok=True)
-    console = Console()
-    workload = Workload(digits_job({"kind": "bsp"}).task.build())
-    results: dict[str, SimResult] = {}
-    columns = (
-        TextColumn("{task.description:20s}"),
-        BarColumn(12),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=console) as progress:
-        for label, strategy in STRATEGIES.items():
-            spec = digits_job(strategy, compression=COMPRESSION.get(label, {}))
-            results[label] = simulate(spec, workload, progress, label)
-    console.print(_strategies_table(results))
-    console.print(_placement_table(workload))
-    chart = OUT / "demo.png"
-    _chart(results, chart)
-    rows = {label: _row(result) for label, result in results.items()}
-    (OUT / "demo.json").write_text(json.dumps(rows, indent=1))
-    console.print(f"Chart: {chart}    Numbers: {OUT / 'demo.json'}")
+    console, started_s = Console(), time.monotonic()
+    console.print("starting a Ray of its own ...")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    results = {}
+    try:
+        with tempfile.TemporaryDirectory() as storage:
+            for label, fields in CASES.items():
+                spec = digits_job(**fields, budget={"steps": STEPS})
+                with ProgressLine(label, STEPS, console) as line:
+                    result = fit(
+                        spec,
+                        storage_path=storage,
+                        on_record=lambda record, line=line: line.show(record.kind, record.step, record.data),
+                    )
+                if result.error is not None:
+                    raise result.error
+                results[label] = _numbers(result)
+    finally:
+        ray.shutdown()
+    console.print(_table(results))
+    _chart(results, OUT / "demo.png")
+    (OUT / "demo.json").write_text(json.dumps(results, indent=1))
+    console.print(f"{time.monotonic() - started_s:.0f} s in all.  Chart: out/demo.png   Numbers: out/demo.json")
     return 0
 
 
-def _row(result: SimResult) -> dict[str, float | None]:
+def _numbers(result: Any) -> dict[str, Any]:
+    metrics = [record for record in result.records() if record.kind == "metrics"]
+    steps = [record for record in metrics if "train/loss" in record.data]
     return {
         "accuracy": result.metrics["eval/accuracy"],
-        "lssr": result.lssr if result.rounds else None,
-        "bytes": float(result.bytes_up + result.bytes_down),
-        "virtual_time_s": result.virtual_time_s,
-        "time_to_95_s": time_to(result, 0.95),
+        "lssr": result.metrics["sync/lssr"],
+        "bytes": result.metrics["comm/bytes_up"] + result.metrics["comm/bytes_down"],
+        "train_s": steps[-1].time_s - steps[0].time_s,
+        "link": result.runs["link"],
+        "curve": [(record.step, record.data["eval/accuracy"]) for record in metrics if "eval/accuracy" in record.data],
     }
 
 
-def _strategies_table(results: dict[str, SimResult]) -> Table:
-    table = Table(title=f"digits, 4 workers, 2 shards, {STEPS} steps, simulated 100 Mbit/s")
-    for heading in ("strategy", "accuracy", "LSSR", "MB sent", "virtual time", "time to 95 %"):
+def _table(results: dict[str, dict[str, Any]]) -> Table:
+    table = Table(title=f"digits on Ray: 4 workers, 2 shards, {STEPS} steps, this machine")
+    for heading in ("strategy", "accuracy", "LSSR", "payload sent", "training time", "link"):
         table.add_column(heading, justify="left" if heading == "strategy" else "right")
-    for label, result in results.items():
-        row = _row(result)
+    for label, found in results.items():
         table.add_row(
             label,
-            f"{100 * (row['accuracy'] or 0):.1f} %",
-            "-" if row["lssr"] is None else f"{row['lssr']:.2f}",
-            f"{(row['bytes'] or 0) / 1e6:.1f}",
-            f"{row['virtual_time_s']:.1f} s",
-            "-" if row["time_to_95_s"] is None else f"{row['time_to_95_s']:.1f} s",
+            f"{100 * found['accuracy']:.1f} %",
+            f"{found['lssr']:.2f}",
+            size(found["bytes"]),
+            f"{found['train_s']:.1f} s",
+            found["link"],
         )
     return table
 
 
-def _placement_table(workload: Workload) -> Table:
-    from tests.bench.placement import SETTINGS, measure
-
-    table = Table(title="data placement when the data arrives sorted by label")
-    for heading in ("setting", "SelDP", "DefDP"):
-        table.add_column(heading, justify="left" if heading == "setting" else "right")
-    for label in SETTINGS:
-        seldp, defdp = (measure(label, partition, workload)["accuracy"] for partition in ("seldp", "defdp"))
-        table.add_row(label, f"{100 * seldp:.1f} %", f"{100 * defdp:.1f} %")
-    return table
-
-
-def _chart(results: dict[str, SimResult], path: Path) -> None:
+def _chart(results: dict[str, dict[str, Any]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, (by_time, by_bytes) = pyplot.subplots(1, 2, figsize=(11, 4.2))
-    labels = list(results)
-    for row, (label, result) in enumerate(results.items()):
-        accuracies = [100 * found["eval/accuracy"] for _, _, found in result.eval_times]
-        (line,) = by_time.plot([time_s for time_s, _, _ in result.eval_times], accuracies, label=label, linewidth=1.6)
-        total = (result.bytes_up + result.bytes_down) / 1e6
-        by_bytes.barh(row, total, color=line.get_color())
-        by_bytes.text(1.15 * total, row, f"{total:.1f} MB, {accuracies[-1]:.1f} %", va="center", fontsize=8)
-    by_time.set(xlabel="virtual time, s", ylabel="evaluation accuracy, %", ylim=(85, 99))
-    by_time.set_title("accuracy over time at 100 Mbit/s")
-    by_time.legend(fontsize=8, loc="lower right")
-    by_bytes.set(
-        xlabel="MB sent, all workers", xscale="log", xlim=(0.1, 2000), title="bytes, and the accuracy they bought"
-    )
-    by_bytes.set_yticks(range(len(labels)), labels, fontsize=8)
-    by_bytes.invert_yaxis()
-    for axes in (by_time, by_bytes):
-        axes.grid(alpha=0.3)
+    figure, axes = pyplot.subplots(figsize=(6.4, 3.8))
+    for label, found in results.items():
+        steps, accuracies = zip(*found["curve"], strict=True)
+        axes.plot(steps, [100 * accuracy for accuracy in accuracies], label=f"{label}: {size(found['bytes'])} sent")
+    axes.set(xlabel="step", ylabel="evaluation accuracy, %", ylim=(80, 100), title="same accuracy, fewer bytes")
+    axes.legend(loc="lower right")
+    axes.grid(alpha=0.3)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 

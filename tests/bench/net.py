@@ -141,6 +141,7 @@ def _measure(name: str, fields: dict[str, Any], steps: int, folder: str, env: di
     reached = next((r["time_s"] for r in metrics if r["data"].get("eval/accuracy", 0) >= TARGET), None)
     step_s = (metrics[-1]["time_s"] - metrics[5]["time_s"]) / (len(metrics) - 6)
     rounds = [r["data"]["time/sync_s"] + r["data"]["time/encode_s"] for r in metrics if "time/sync_s" in r["data"]]
+    is_dense = "compression" not in fields
     busiest = max(after[host] - before[host] for host in ("rsync-a", "rsync-b"))
     record(
         "net",
@@ -155,7 +156,9 @@ def _measure(name: str, fields: dict[str, Any], steps: int, folder: str, env: di
         reported_mb=reported / 1e6,
         interface_to_reported=(on_wire - idle * wall_s) / reported,
         round_ms=1e3 * statistics.median(rounds),
-        link_utilisation=busiest / max(1, len(rounds)) / (statistics.median(rounds) * MBIT_PER_S * 125_000),
+        link_utilisation=busiest / len(rounds) / (statistics.median(rounds) * MBIT_PER_S * 125_000)
+        if is_dense
+        else None,
         lssr=records[-1]["metrics"].get("sync/lssr"),
     )
 

@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 from raysync.tasks.workload import Workload
-from tests.bench.demo import digits_job, simulate
 from tests.bench.record import record
+from tests.bench.simulated import digits_job, simulate
 
 SGD = {"kind": "sgd", "lr": 0.05}
 MOMENTUM = {"kind": "sgd", "lr": 0.1, "momentum": 0.9}

@@ -7,8 +7,8 @@ from __future__ import annotations
 import sys
 
 from raysync.tasks.workload import Workload
-from tests.bench.demo import STEPS, digits_job, simulate
 from tests.bench.record import record
+from tests.bench.simulated import STEPS, digits_job, simulate
 
 
 def main() -> int:
