@@ -38,6 +38,7 @@ _LINGER_S = 600.0
 """How long a controller whose job has ended waits to be asked about it."""
 _FLUSH_S = 2.0
 _ASK_S = 60.0
+_COALESCE_S = 0.2
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +132,7 @@ class ControllerActor:
                 self._journal.grown.wait_for(
                     lambda: self._journal.next_sequence > after + 1 or self._ended.is_set(), wait_s
                 )
+                self._journal.grown.wait_for(self._ended.is_set, min(wait_s, _COALESCE_S))
         return self._journal.after(after, limit)
 
     @ray.method(concurrency_group="ask")

@@ -20,7 +20,8 @@ from raysync.metrics import Event
 from raysync.spec import JobSpec
 
 _ADVANCE_EVERY_S = 0.2
-_COALESCE_S = 0.05
+_COALESCE_S = 0.25
+"""Events are handed over this often: asking costs both sides more than answering."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -131,7 +132,7 @@ class CoordinatorActor(CoreActor):
         with seat.news:
             seat.events = [event for event in seat.events if event.sequence > after]
             seat.news.wait_for(lambda: seat.events or seat.core.finished, wait_s)
-        time.sleep(_COALESCE_S)
+            seat.news.wait_for(lambda: seat.core.finished, _COALESCE_S)
         core = seat.core
         return Progress(
             list(seat.events),

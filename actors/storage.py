@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,17 @@ class Folder:
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Write a file; readers see the old one or the new one."""
+        with self.writing(name) as stream:
+            stream.write(data)
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[Any]:
+        """Give a stream for a file that appears, whole, when the context ends without an error."""
         target = f"{self.path}/{name}"
         self.filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
         written = f"{target}.part" if self.is_local else target  # an object store shows nothing before the end
         with self.filesystem.open_output_stream(written) as stream:
-            stream.write(data)
+            yield stream
         if written != target:
             self.filesystem.move(written, target)
 
@@ -105,8 +112,10 @@ def part_name(address: str) -> str:
 
 def write_part(folder: Folder, address: str, state: Any) -> None:
     """Write a core's state: tensors and plain data."""
-    packed = msgspec.msgpack.encode(state) if address == COORDINATOR else pack_tensors(state)
-    folder.write(part_name(address), packed)
+    if address == COORDINATOR:
+        folder.write(part_name(address), msgspec.msgpack.encode(state))
+    else:
+        write_tensors(folder, part_name(address), state)
 
 
 def read_part(folder: Folder, address: str) -> Any:
@@ -119,13 +128,12 @@ def read_part(folder: Folder, address: str) -> Any:
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
-def pack_tensors(state: Any) -> bytes:
-    """Return plain data with tensors as torch writes it."""
+def write_tensors(folder: Folder, name: str, state: Any) -> None:
+    """Write plain data with tensors as torch does, without a copy in memory."""
     import torch
 
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()
+    with folder.writing(name) as stream:
+        torch.save(state, stream)
 
 
 def seal(job: Folder, number: int, files: list[str], facts: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from actors.core_actor import CONCURRENCY, CoreActor
 from actors.host import Seat
 from actors.shard import ShardSeat
 from actors.stopwatch import Stopwatch
-from actors.storage import Folder, checkpoint_name, pack_tensors, write_part
+from actors.storage import Folder, checkpoint_name, write_part, write_tensors
 from raysync.engine.messages import Message, Send
 from raysync.errors import TaskError
 from raysync.spec import JobSpec
@@ -46,7 +46,7 @@ class WorkerSeat:
         """Take in a message; the model is saved before the farewell leaves."""
         sends = self.core.handle(message)
         if self.core.phase is self._phase.PARTING and self.core.finished and self.core.leads and not self._saved_final:
-            self._folder.at("final").write(MODEL, pack_tensors(self.core.model_state()))
+            self.core.show_model(lambda state: write_tensors(self._folder.at("final"), MODEL, state))
             self._saved_final = True
         return sends
 
@@ -77,7 +77,7 @@ class WorkerSeat:
         folder = self._folder.at(checkpoint_name(snapshot))
         write_part(folder, address, state)
         if self.core.leads:
-            folder.write(MODEL, pack_tensors(self.core.model_state()))
+            self.core.show_model(lambda state: write_tensors(folder, MODEL, state))
 
 
 @ray.remote(concurrency_groups=CONCURRENCY)

@@ -5,9 +5,9 @@ be sent.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from raysync.errors import TaskError
 from raysync.shard import Block, Role
 from raysync.spec import JobSpec
 from raysync.tasks.workload import Workload
+
+T = TypeVar("T")
 
 
 class Replica:
@@ -140,21 +142,24 @@ class Replica:
         with self._wearing(flat, extras):
             return self.workload.evaluate(self.model)
 
-    def model_state(self, flat: Tensor, extras: Tensor) -> dict[str, Any]:
-        """Return the model's state_dict with the given parameters and buffers."""
+    def show_model(self, flat: Tensor, extras: Tensor, look: Callable[[dict[str, Any]], T]) -> T:
+        """Let `look` see the model's state_dict with the given parameters and buffers, and return what it returns."""
         with self._wearing(flat, extras):
-            return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+            return look({name: value.detach().cpu() for name, value in self.model.state_dict().items()})
 
     @contextmanager
     def _wearing(self, flat: Tensor, extras: Tensor) -> Iterator[None]:
         """Give the model other parameters and buffers for a while; the replica's own come back afterwards."""
-        own_flat, own_extras = self.flat.clone(), self.extras()
-        self.flat.copy_(flat)
+        is_other = flat.data_ptr() != self.flat.data_ptr()
+        own_flat, own_extras = self.flat.clone() if is_other else self.flat, self.extras()
+        if is_other:
+            self.flat.copy_(flat)
         self.load_extras(extras)
         try:
             yield
         finally:
-            self.flat.copy_(own_flat)
+            if is_other:
+                self.flat.copy_(own_flat)
             self.load_extras(own_extras)
 
     def state_dict(self) -> dict[str, Any]:

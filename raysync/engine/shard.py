@@ -215,8 +215,12 @@ class Shard:
             return []
         update = self.blocks[index].aggregate(ledger.pushes, round)
         ledger.applied.update(dict.fromkeys(ledger.pushes, round))
-        ledger.round, ledger.participants, ledger.pushes = round, None, {}
-        ledger.updates = {r: u for r, u in (ledger.updates | {round: update}).items() if r > round - _REMEMBERED_ROUNDS}
+        ledger.round, ledger.participants = round, None
+        # Who contributes to a round has seen the one before; only others may still ask for older results.
+        is_known_to_all = {*self.view.everyone} <= {*ledger.pushes}
+        remembered = 1 if is_known_to_all else _REMEMBERED_ROUNDS
+        ledger.updates = {r: u for r, u in (ledger.updates | {round: update}).items() if r > round - remembered}
+        ledger.pushes = {}
         self._probe("shard.closed")
         sends = [m.Send(m.worker_address(worker), update) for worker in self.view.everyone]
         return sends + self._answer_fetches(index)

@@ -6,9 +6,9 @@ return, and calls `retry` when nothing has come for a while: whatever was lost o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -28,6 +28,8 @@ from raysync.spec import JobSpec
 from raysync.sync.base import PayloadKind
 from raysync.sync.signal import Meter, StepStats
 from raysync.tasks.workload import Workload
+
+T = TypeVar("T")
 
 
 class Phase(StrEnum):
@@ -159,9 +161,9 @@ class Worker:
         """
         return self.replica.evaluate(self._shown(), self.exchange.visible_extras)
 
-    def model_state(self) -> dict[str, Any]:
-        """Return the state_dict of the model that `evaluate` judges."""
-        return self.replica.model_state(self._shown(), self.exchange.visible_extras)
+    def show_model(self, look: Callable[[dict[str, Any]], T]) -> T:
+        """Let `look` see the state_dict of the model that `evaluate` judges, and return what it returns."""
+        return self.replica.show_model(self._shown(), self.exchange.visible_extras, look)
 
     @property
     def leads(self) -> bool:
@@ -415,7 +417,7 @@ class Worker:
         return self.spec.lr_at(self.step) if own is None else own
 
     def _shown(self) -> Tensor:
-        return (self.replica.flat if self.spec.strategy.relays else self.exchange.visible).clone()
+        return self.replica.flat if self.spec.strategy.relays else self.exchange.visible
 
     def _enter(self, phase: Phase, waiting: Iterable[int] = ()) -> None:
         self.phase, self._waiting = phase, set(waiting)

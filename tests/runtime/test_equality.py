@@ -40,7 +40,8 @@ def simulated(spec: JobSpec) -> dict[str, torch.Tensor]:
     torch.set_num_threads(1)
     simulation = Simulation(spec, workload=workload(spec))
     simulation.run()
-    return next(iter(simulation.workers.values())).model_state()
+    worker = next(iter(simulation.workers.values()))
+    return worker.show_model(lambda state: {name: value.clone() for name, value in state.items()})
 
 
 def _case(index: int, strategy: str, shards: int, link: str) -> Any:
