@@ -98,7 +98,8 @@ class Replica:
         the like.
         """
         _seed_torch(seed, self._device)
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         self.grad.zero_()
         loss = self.workload.task.loss(self.model, self.workload.batch(indices))
         loss.backward()  # type: ignore[no-untyped-call]
