@@ -25,6 +25,7 @@ import ray
 from actors.coordinator import CoordinatorActor
 from actors.core_actor import Assignment
 from actors.crew import NAMESPACE
+from actors.errors import NoLink
 from actors.host import Host
 from actors.link.base import Contact
 from actors.link.direct import DirectLink
@@ -196,6 +197,11 @@ def attach(
     link = DirectLink(address, link_key, ip)
     hellos = ray.get([actor.hello.remote() for actor in servers.values()], timeout=_START_S)
     book = {name: Contact(None, hello.endpoint) for name, hello in zip(servers, hellos, strict=True)}
+    without = [
+        f"{name}: {hello.endpoint_problem}" for name, hello in zip(servers, hellos, strict=True) if not hello.endpoint
+    ]
+    if without:
+        raise NoLink(without[0])
     link.connect(book)
     everyone = {**book, address: Contact(None, link.endpoint)}
     ray.get([actor.introduce.remote("direct", everyone) for actor in servers.values()], timeout=_START_S)

@@ -85,7 +85,12 @@ class ControllerActor:
         self._shortage: str | None = None
         self._progress_call: Any = None
         self._checkpoint: str | None = order.resume
-        self._flushed_s = 0.0
+        self._resume = order.resume
+        """What the next launch continues from."""
+        self._flushed_s = self._looked_s = 0.0
+        self._saved_version = 0
+        self._save_lock = threading.Lock()
+        self._stop_told, self._stops_with_checkpoint = False, True
         self._ended = threading.Event()
         self._run_facts: dict[str, dict[str, Any]] = {}
         if self._folder.size("status.json") is not None:
@@ -148,14 +153,12 @@ class ControllerActor:
     @ray.method(concurrency_group="ask")
     def stop(self, reason: str, checkpoint: bool = True, force_after_s: float = _FORCE_AFTER_S) -> None:
         """End the job with its next step, by force if that takes longer than the bound."""
+        deadline_s = time.monotonic() + force_after_s
         if self._stop is None:
-            self._stop = (reason, time.monotonic() + force_after_s)
-            with contextlib.suppress(RuntimeError, RayError):  # not begun, or beyond asking: the bound takes care of it
-                if checkpoint and self._view > 0:
-                    self._ask_coordinator("tell", m.TakeSnapshot())
-                self._ask_coordinator("tell", m.Stop(reason=reason))
+            self._stop, self._stops_with_checkpoint = (reason, deadline_s), checkpoint
+            self._save()
         else:
-            self._stop = (self._stop[0], min(self._stop[1], time.monotonic() + force_after_s))
+            self._stop = (self._stop[0], min(self._stop[1], deadline_s))
 
     @ray.method(concurrency_group="ask")
     def wait(self, timeout_s: float) -> bool:
@@ -180,22 +183,34 @@ class ControllerActor:
 
     def _loop(self) -> None:
         try:
-            self._crew.adopt()
+            self._adopt()
             while not self._state.is_terminal:
                 self._poll()
                 self._step()
         except Exception:
             self._end(JobState.FAILED, f"the controller failed:\n{traceback.format_exc()}")
         time.sleep(_LINGER_S)
-        ray.actor.exit_actor()
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+    def _adopt(self) -> None:
+        """Take over what a controller before this one has left: all of it, or, if it never got to starting, nothing."""
+        self._crew.adopt()
+        if self._state is JobState.PENDING:
+            self._crew.dismiss_all()
+            return
+        if not self._state.is_terminal:
+            self._crew.mourn(self._members)
 
     def _poll(self) -> None:
         """See what has changed since the last look."""
         if self._state is JobState.PENDING:
-            self._shortage = self._crew.shortage(self._spec.scale.workers)
+            self._shortage = self._crew.shortage(len(self._first_workers()))
             if self._shortage is not None:
                 time.sleep(_PENDING_POLL_S)
             return
+        if self._shortage is not None and time.monotonic() - self._looked_s > _PENDING_POLL_S:
+            self._looked_s = time.monotonic()
+            self._shortage = self._crew.shortage(1)
         for member in self._crew.introduce():
             if member.hello is not None:
                 where = {"node": member.hello.node, "node_id": member.hello.node_id, "pid": member.hello.pid}
@@ -210,16 +225,32 @@ class ControllerActor:
                 self._advance(ray.get(call))
         if time.monotonic() - self._flushed_s > _FLUSH_S:
             self._flushed_s = time.monotonic()
-            self._journal.flush()
+            try:
+                self._journal.flush()
+            except OSError as error:
+                logger.warning("the journal could not be written now: %s", error)
             self._look_closer()
 
+    def _tell_stop(self) -> None:
+        """Tell the coordinator, once it can be told, that somebody wants the job to end."""
+        coordinator = self._crew.members.get(m.COORDINATOR)
+        if self._stop is None or self._stop_told or coordinator is None or not coordinator.introduced:
+            return
+        if self._stops_with_checkpoint and self._view > 0:
+            self._ask_coordinator("tell", m.TakeSnapshot())
+        self._ask_coordinator("tell", m.Stop(reason=self._stop[0]))
+        self._stop_told = True
+
     def _advance(self, progress: Progress) -> None:
-        if progress.events:
+        if any(event.kind == "metrics" for event in progress.events):
             self._deaths = self._recoveries = 0
         for event in progress.events:
             self._journal.add(event)
+        self._journal.flush_events()
         self._finished, self._view, self._knobs = progress.finished, progress.view, progress.knobs
-        self._members = frozenset(progress.members)
+        members, self._members = self._members, frozenset(progress.members)
+        if members != self._members or progress.knobs.version != self._saved_version:
+            self._save()
         if progress.checkpoint is not None:
             self._checkpoint = f"{self._order.folder}/checkpoint_{progress.checkpoint:06d}"
 
@@ -230,9 +261,18 @@ class ControllerActor:
         if plan.state.is_terminal:
             self._end(plan.state, plan.reason)
             return
-        for action in plan.actions:
-            self._act(action)
-        if (plan.state, plan.reason) != (self._state, self._reason):
+        if any(action.act in (Act.LAUNCH, Act.RECOVER) for action in plan.actions):
+            self._enter(plan.state, plan.reason)  # first, so that a controller after this one knows what was begun
+        try:
+            self._tell_stop()
+            for action in plan.actions:
+                self._act(action)
+        except (RayError, RuntimeError, TimeoutError) as error:  # the next look tells what became of it
+            logger.warning("%s", error)
+            return
+        if self._shortage is not None and not self._crew.members:
+            self._enter(JobState.PENDING, self._shortage)
+        elif (plan.state, plan.reason) != (self._state, self._reason):
             self._enter(plan.state, plan.reason)
 
     def _seen(self) -> Seen:
@@ -266,7 +306,7 @@ class ControllerActor:
         name = "" if action.worker is None else m.worker_address(action.worker)
         match action.act:
             case Act.LAUNCH:
-                self._launch(self._order.resume)
+                self._launch()
             case Act.ADD:
                 self._shortage = self._crew.add_worker()
             case Act.RETIRE if action.worker is not None:
@@ -277,7 +317,8 @@ class ControllerActor:
                 self._journal.note(
                     "death", {"worker": action.worker, "why": self._crew.members[name].seen.detail}, self._now_s
                 )
-                self._ask_coordinator("tell", m.Died(worker=action.worker))
+                if self._crew.members[m.COORDINATOR].introduced:
+                    self._ask_coordinator("tell", m.Died(worker=action.worker))
                 self._crew.dismiss(name)
             case Act.DISMISS if action.worker is not None:
                 self._leaving.discard(action.worker)
@@ -286,19 +327,32 @@ class ControllerActor:
                 self._recoveries += 1
                 self._crew.dismiss_all()
                 self._view, self._members, self._progress_call = 0, frozenset(), None
+                self._leaving.clear()
+                self._stop_told = False
                 self._journal.rewind()
-                self._launch(self._checkpoint)
+                self._checkpoint = self._resume = self._newest_checkpoint()
+                self._launch()
 
-    def _launch(self, resume: str | None) -> None:
+    def _launch(self) -> None:
+        resume, workers = self._resume, self._first_workers()
         manifest = read_manifest(Folder(resume)) if resume is not None else None
-        workers = manifest["workers"] if manifest else list(range(self._spec.scale.workers))
         self._crew.life += 1
         places = self._crew.reserve(workers)
+        self._shortage = places if isinstance(places, str) else None
         if isinstance(places, str):
-            self._shortage = places
-            self._enter(JobState.PENDING, places)
             return
         self._crew.launch(places, workers, resume, manifest["elapsed_s"] if manifest else 0.0)
+
+    def _first_workers(self) -> list[int]:
+        """Return the workers of the next launch: those of the checkpoint it continues, or the job's first."""
+        if self._resume is None:
+            return list(range(self._spec.scale.workers))
+        workers: list[int] = read_manifest(Folder(self._resume))["workers"]
+        return workers
+
+    def _newest_checkpoint(self) -> str | None:
+        done = completed(self._folder)
+        return f"{self._folder.uri}/{done[-1]}" if done else self._checkpoint
 
     # Telling
 
@@ -313,7 +367,13 @@ class ControllerActor:
                 "state", {"state": state.value, "reason": reason, "before": self._state.value}, self._now_s
             )
         self._state, self._reason = state, reason
-        self._folder.write("status.json", json.dumps(self.status_now(), default=str).encode())
+        self._save()
+
+    def _save(self) -> None:
+        """Write down what a controller after this one must know, and what is left to read when all are gone."""
+        with self._save_lock:
+            self._saved_version = self._knobs.version
+            self._folder.write("status.json", json.dumps(self._kept(), default=str).encode())
 
     def _end(self, state: JobState, reason: str) -> None:
         """Clear up first, then say so: whoever reads the last state finds nothing left behind."""
@@ -321,14 +381,18 @@ class ControllerActor:
             self._look_closer()
         with contextlib.suppress(Exception):
             self._crew.dismiss_all()
-        self._enter(state, reason)
-        self._journal.close()
-        self._ended.set()
-        with self._journal.grown:
-            self._journal.grown.notify_all()
+        try:
+            self._enter(state, reason)
+            self._journal.close()
+        except OSError:  # a full disk must not keep the job's owner waiting
+            logger.exception("the end could not be written down")
+            self._state, self._reason = state, reason
+        finally:
+            self._ended.set()
+            with self._journal.grown:
+                self._journal.grown.notify_all()
 
-    def status_now(self) -> dict[str, Any]:
-        """Return what is worth keeping of the status."""
+    def _kept(self) -> dict[str, Any]:
         return {
             "job": self._order.job,
             "state": self._state.value,
@@ -336,6 +400,11 @@ class ControllerActor:
             "step": self._journal.step,
             "metrics": dict(self._journal.latest),
             "checkpoint": self._checkpoint,
+            "knobs": msgspec.to_builtins(self._knobs),
+            "view": self._view,
+            "members": sorted(self._members),
+            "leaving": sorted(self._leaving),
+            "stop": self._stop[0] if self._stop is not None else None,
             "runs": self._runs(),
         }
 
@@ -372,6 +441,11 @@ class ControllerActor:
         """Go on from what a controller before this one has written."""
         status = json.loads(self._folder.read("status.json"))
         self._state, self._reason = JobState(status["state"]), status["reason"]
-        self._checkpoint = status["checkpoint"]
+        self._checkpoint, self._view = status["checkpoint"], status["view"]
+        self._checkpoint = self._newest_checkpoint()
+        self._members, self._leaving = frozenset(status["members"]), set(status["leaving"])
+        self._knobs = msgspec.convert(status["knobs"], Knobs)
+        if status["stop"] is not None:
+            self._stop = (status["stop"], time.monotonic() + _FORCE_AFTER_S)
         if self._state.is_terminal:
             self._ended.set()

@@ -133,10 +133,11 @@ class CoordinatorActor(CoreActor):
             seat.events = [event for event in seat.events if event.sequence > after]
             seat.news.wait_for(lambda: seat.events or seat.core.finished, wait_s)
             seat.news.wait_for(lambda: seat.core.finished, _COALESCE_S)
+            finished, events = seat.core.finished, list(seat.events)
         core = seat.core
         return Progress(
-            list(seat.events),
-            core.finished,
+            events,
+            finished,
             core.view.number,
             core.view.members,
             core.view.number > 0 and core.membership.all_parted,

@@ -94,6 +94,7 @@ class CoreActor:
         self._facts: dict[str, Any] = {}
         self._built, self._introduced = threading.Event(), threading.Event()
         self._hosted, self._ended = threading.Event(), threading.Event()
+        self._first = threading.Lock()
         self._outcome = Outcome("stopped")
         self._halted = False
         threading.Thread(target=self._live, name="core", daemon=True).start()
@@ -131,11 +132,15 @@ class CoreActor:
     @ray.method(concurrency_group="control")
     def introduce(self, kind: str, book: dict[str, Contact], gone: tuple[str, ...] = ()) -> None:
         """Tell the actor which link to use and where its peers are; the first time, it begins."""
-        if not self._introduced.is_set():
-            self._link = self._direct if kind == "direct" and self._direct is not None else self._ray_link
-            self._link.connect(book)
-            self._introduced.set()
-        elif self._hosted.wait(_HOSTED_S) and self._host is not None:
+        with self._first:
+            is_first = not self._introduced.is_set()
+            if is_first:
+                self._link = self._direct if kind == "direct" and self._direct is not None else self._ray_link
+                self._link.connect(book)
+                self._introduced.set()
+        if is_first:
+            return
+        if self._hosted.wait(_HOSTED_S) and self._host is not None:
             self._host.introduce(book, gone)
 
     @ray.method(concurrency_group="wait")
@@ -162,7 +167,8 @@ class CoreActor:
         self._introduced.set()
         if self._host is not None:
             self._host.stop()
-        self._ended.wait(10.0)
+        if not self._ended.wait(10.0) and self._direct is not None:
+            sweep(self._direct.endpoint)  # in the middle of a long step: it is killed next
         self._lines.flush()
 
     @ray.method(concurrency_group="control")

@@ -52,6 +52,15 @@ class Member:
         """Answers still to come."""
         self.seen = ActorSeen(Life.STARTING)
 
+    @classmethod
+    def lost(cls, address: str) -> Member:
+        """Return a member that was gone before anybody could watch it."""
+        member = cls.__new__(cls)
+        member.addresses, member.actor, member.node, member.group = (address,), None, None, None
+        member.hello, member.introduced, member.calls = None, True, {}
+        member.seen = ActorSeen(Life.DEAD, "it was gone when the controller came back")
+        return member
+
     @property
     def name(self) -> str:
         """The address of its first core."""
@@ -234,7 +243,10 @@ class Crew:
             return []
         book = {address: member.contact for member in present for address in member.addresses}
         if self.link is None:
-            self.link, self.link_reason = self._choose_link(present, book)
+            chosen = self._choose_link(present, book)
+            if chosen is None:
+                return []
+            self.link, self.link_reason = chosen
         elif self.link == "direct":
             self._check_newcomers(fresh, book)
         calls = [member.actor.introduce.remote(self.link, book) for member in present]
@@ -244,7 +256,7 @@ class Crew:
             member.seen = ActorSeen(Life.ALIVE) if member.seen.life is Life.STARTING else member.seen
         return fresh
 
-    def _choose_link(self, present: list[Member], book: dict[str, Contact]) -> tuple[str, str]:
+    def _choose_link(self, present: list[Member], book: dict[str, Contact]) -> tuple[str, str] | None:
         wish = self._spec.transport
         if wish == "ray":
             return "ray", "the job asks for it"
@@ -259,6 +271,8 @@ class Crew:
                     for member, unreached in zip(present, ray.get(calls, timeout=_PROBE_S + 20), strict=True)
                     if unreached
                 ]
+            except RayActorError:
+                return None  # somebody has just died: look again
             except (GetTimeoutError, RayError) as error:
                 missing = [f"the probe failed: {type(error).__name__}"]
             if not missing:
@@ -274,6 +288,8 @@ class Crew:
         for member in fresh:
             try:
                 unreached = ray.get(member.actor.probe.remote(_peers(member, book), _PROBE_S), timeout=_PROBE_S + 20)
+            except RayActorError:
+                continue  # its `wait` tells of its death
             except (GetTimeoutError, RayError) as error:
                 unreached = [f"anybody ({type(error).__name__})"]
             if unreached:
@@ -306,8 +322,12 @@ class Crew:
             if entry["namespace"] != NAMESPACE or job != self._job or rest == CONTROLLER:
                 continue
             name, _, life = rest.rpartition(":")
-            actor = ray.get_actor(entry["name"], namespace=NAMESPACE)
-            group = get_placement_group(entry["name"]) if entry["name"] in groups else None
+            group = None
+            try:
+                actor = ray.get_actor(entry["name"], namespace=NAMESPACE)
+                group = get_placement_group(entry["name"]) if entry["name"] in groups else None
+            except ValueError:
+                continue  # it has just gone; `mourn` notices
             member = Member((name,), actor, None, group)
             try:
                 member.hello = ray.get(actor.hello.remote(), timeout=_INTRODUCE_S)
@@ -320,8 +340,20 @@ class Crew:
             self.life, self.link = max(self.life, int(life)), member.hello.link or self.link
             if member.introduced:
                 member.seen = ActorSeen(Life.ALIVE)
-            if name.startswith("worker/"):
-                self.next_worker = max(self.next_worker, int(name.removeprefix("worker/")) + 1)
+        kept = {self._label(name) for name in self.members}
+        for label, entry in groups.items():
+            if label.startswith(f"{self._job}:") and label not in kept and entry["state"] != "REMOVED":
+                remove_placement_group(get_placement_group(label))
+
+    def mourn(self, members: Iterable[int]) -> None:
+        """Count as dead whoever should be there and was not found."""
+        present = {address for member in self.members.values() for address in member.addresses}
+        servers = (m.COORDINATOR, *map(m.shard_address, range(self._spec.scale.shards)))
+        for address in (*servers, *map(m.worker_address, members)):
+            if address not in present:
+                self.members[address] = Member.lost(address)
+        workers = [int(name.removeprefix("worker/")) for name in self.members if name.startswith("worker/")]
+        self.next_worker = max([self.next_worker, *(worker + 1 for worker in workers), *(w + 1 for w in members)])
 
 
 def _sweep(members: list[Member], neighbours: list[Member]) -> None:
@@ -345,7 +377,8 @@ def _clear(members: list[Member]) -> None:
     if halts:
         ray.wait(halts, num_returns=len(halts), timeout=_HALT_S)
     for member in members:
-        ray.kill(member.actor, no_restart=True)
+        if member.actor is not None:
+            ray.kill(member.actor, no_restart=True)
         if member.group is not None:
             remove_placement_group(member.group)
 

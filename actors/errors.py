@@ -29,6 +29,17 @@ class UnknownPeer(RaysyncError, LookupError):
         return f"{self.peer} has not been introduced to this link"
 
 
+class NoLink(RaysyncError, ConnectionError):
+    """An actor without a direct link where nothing else will do."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"attach needs the direct link, and there is none at {self.problem}"
+
+
 class NoCluster(RaysyncError, ConnectionError):
     """A Ray cluster that cannot be joined."""
 

@@ -131,5 +131,5 @@ def _finish(job: Job) -> None:
     with contextlib.suppress(Exception):
         if not job.wait(0.0):
             job.stop("its owner went away", checkpoint=False, force_after_s=0.0)
-            job.wait(30.0)
-        job.forget()
+        if job.wait(120.0):
+            job.forget()

@@ -99,10 +99,12 @@ class Host:
 
     def run(self) -> None:
         """Run to the end; raises what a core raises."""
-        while not self._stopping.is_set() and not all(seat.done for seat in self._seats.values()):
-            self.turn()
-        self._ended = True
-        self._answer()
+        try:
+            while not self._stopping.is_set() and not all(seat.done for seat in self._seats.values()):
+                self.turn()
+        finally:
+            self._ended = True
+            self._answer()
 
     def turn(self) -> None:
         """Answer questions, take in what has arrived or wait for it, or else let a core work that is ready to."""

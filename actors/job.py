@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
@@ -137,6 +135,7 @@ def submit(
     job = job or f"{spec.name}-{secrets.token_hex(4)}"
     folder = Folder(f"{storage_path.rstrip('/')}/{job}")
     if resume_from is not None:
+        resume_from = Folder(resume_from).uri
         check_resumable(spec, resume_from)
     servers_env, workers_env = prepare(runtime_env, ship_code)
     text = spec.model_dump_json()
@@ -173,12 +172,3 @@ def check_resumable(spec: JobSpec, path: str) -> JobSpec:
             "where workers run may change",
         )
     return then
-
-
-def close_quietly(job: Job) -> None:
-    """Forget a job, whatever state Ray is in."""
-    with contextlib.suppress(Exception):
-        job.forget()
-
-
-__all__ = ["Job", "check_resumable", "find", "msgspec", "submit"]

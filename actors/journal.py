@@ -45,6 +45,10 @@ class Journal:
         self._job, self._folder = job, folder
         self._path = Path(folder.path) if folder.is_local else Path(tempfile.mkdtemp(prefix="raysync-journal-"))
         self._path.mkdir(parents=True, exist_ok=True)
+        if not folder.is_local:
+            for name in (_EVENTS, _LOGS):
+                if folder.size(name) is not None:  # a controller before this one has begun it
+                    (self._path / name).write_bytes(folder.read(name))
         self._recent: deque[Record] = deque(maxlen=_REMEMBERED)
         self.next_sequence, self.last_source = 0, -1
         self.latest: dict[str, float] = {}
@@ -89,7 +93,7 @@ class Journal:
             recent = list(self._recent)
         if not recent or sequence + 1 >= recent[0].sequence:
             return [record for record in recent if record.sequence > sequence][:limit]
-        self._events.flush()
+        self.flush_events()
         found = []
         with (self._path / _EVENTS).open("rb") as file:
             for number, line in enumerate(file):
@@ -101,18 +105,25 @@ class Journal:
 
     def lines(self, lines: list[str]) -> None:
         """Take in log lines."""
+        if self._lines.closed:
+            return
         self._lines.write("".join(f"{line}\n" for line in lines))
         self._lines.flush()
 
     def flush(self) -> None:
         """Make everything visible where the job's folder is."""
-        self._events.flush()
+        self.flush_events()
         if self._board is not None:
             self._board.flush()
         if not self._folder.is_local:
             for path in self._path.rglob("*"):
                 if path.is_file():
                     self._folder.write(str(path.relative_to(self._path)), path.read_bytes())
+
+    def flush_events(self) -> None:
+        """Hand the events to the operating system: the coordinator forgets what was taken from it."""
+        if not self._events.closed:
+            self._events.flush()
 
     def close(self) -> None:
         """Write the rest."""

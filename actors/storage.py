@@ -34,8 +34,9 @@ class Folder:
     """Files under one place, written whole or not at all."""
 
     def __init__(self, uri: str) -> None:
-        self.uri = uri
         self.filesystem, self.path = resolve(uri)
+        self.uri = uri if "://" in uri else self.path
+        """The same place from whatever folder it is looked at."""
 
     @property
     def is_local(self) -> bool:
@@ -142,7 +143,11 @@ def seal(job: Folder, number: int, files: list[str], facts: dict[str, Any]) -> N
     sizes = {name: folder.size(name) for name in files}
     missing = [name for name, size in sizes.items() if size is None]
     if missing:
-        raise CheckpointError(folder.uri, f"cannot be completed, {', '.join(missing)} are missing")
+        raise CheckpointError(
+            folder.uri,
+            f"cannot be completed, {', '.join(missing)} are missing; workers on several machines need a folder all of them "
+            "see, or a URI such as s3://...",
+        )
     manifest = {"format": FORMAT, "number": number, **facts, "files": sizes}
     folder.write(MANIFEST, json.dumps(manifest, indent=1).encode())
 

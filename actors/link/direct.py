@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import socket
@@ -26,6 +27,8 @@ from actors.errors import PeerLost, UnknownPeer
 from actors.link.base import Contact, Endpoint, Envelope
 from actors.link.frames import Assembler, Frame, to_frames
 from raysync.engine.messages import Message
+
+logging.getLogger("zmq.auth").setLevel(logging.WARNING)  # below that it logs the password
 
 TIMEOUT_S = 20.0
 """A peer that takes nothing for so long is lost."""

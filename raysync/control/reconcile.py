@@ -155,8 +155,9 @@ def _launch(seen: Seen) -> Plan:
 def _tend(seen: Seen) -> Plan:
     dead = [worker for worker, found in seen.workers.items() if found.life is Life.DEAD]
     gone = [worker for worker, found in seen.workers.items() if found.life is Life.GONE]
-    if not {*gone} <= seen.leaving:
-        return Plan(seen.state, "the last step is done; workers say farewell")
+    if {*gone} & seen.members - seen.leaving:
+        burials = tuple(Action(Act.BURY, worker) for worker in dead)
+        return Plan(seen.state, "the last step is done; workers say farewell", burials)
     live = [w for w, found in sorted(seen.workers.items()) if found.life in (Life.STARTING, Life.ALIVE)]
     staying = [worker for worker in live if worker not in seen.leaving]
     actions = [Action(Act.BURY, worker) for worker in dead] + [Action(Act.DISMISS, worker) for worker in gone]

@@ -42,8 +42,6 @@ class _Ledger:
         self.fetches: dict[int, m.Fetch] = {}
         self.fetched: dict[int, int] = {}
         """Asynchronous: the clock from which each worker started to look."""
-        self.asked: tuple[int, int] | None = None
-        """The worker and view asked for the first values."""
 
 
 class Shard:
@@ -76,6 +74,7 @@ class Shard:
         self.view = view
         for index, ledger in self.ledgers.items():
             ledger.fetches = {}
+            ledger.handed = [worker for worker in ledger.handed if worker in view.everyone]
             if index in self.blocks:
                 seen_by = self.blocks[index].seen_by
                 self.blocks[index].seen_by = {
@@ -122,9 +121,9 @@ class Shard:
         ledger = self.ledgers[message.block]
         ledger.fetches[message.worker] = message
         if message.block not in self.blocks:
-            if ledger.asked is None or ledger.asked[1] != self.view.number:
-                ledger.asked = (message.worker, self.view.number)
-            return [self._reply(message, m.NeedInit(block=message.block))] if ledger.asked[0] == message.worker else []
+            # The first member's values are everybody's: which of them asks first must not matter.
+            is_first = message.worker == min(self.view.everyone)
+            return [self._reply(message, m.NeedInit(block=message.block))] if is_first else []
         if self.spec.strategy.asynchronous:
             return self._answer_fetches(message.block)
         return self._catch_up(message) + self._answer_fetches(message.block)

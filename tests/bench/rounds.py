@@ -9,6 +9,7 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from raysync.spec import parse_spec
+from tests.bench.local_ray import local_ray, run
 from tests.bench.record import record
 
 SIZES_MB = (1, 10, 40)
@@ -50,68 +53,115 @@ class Still:
 
 def main() -> int:
     """Measure and print; the last line says which bars were missed."""
-    import logging
-
-    import ray
-
-    from actors import fit
-
-    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     missed = []
-    try:
-        with tempfile.TemporaryDirectory() as storage:
-            for workers in (2, 4):
-                for what in ("decision", *SIZES_MB):
-                    elements = 1 if what == "decision" else int(what) * 262_144
-                    before_s = gloo_s(workers, elements)
-                    ours_s, runs = _ours_s(fit, workers, what, elements, storage)
-                    gloo = statistics.median((before_s, gloo_s(workers, elements)))
-                    ratio = ours_s / gloo
-                    missed += [f"{what} N={workers}: {ratio:.2f} > {BARS[what]}"] if ratio > BARS[what] else []
-                    record(
-                        "rounds", what=what, workers=workers, ours_ms=1e3 * ours_s, gloo_ms=1e3 * gloo, ratio=ratio,
-                        bar=BARS[what], link=runs["link"],
-                    )  # fmt: skip
-    finally:
-        ray.shutdown()
+    with local_ray() as storage:
+        for workers in (2, 4):
+            for what in ("decision", *SIZES_MB):
+                elements = 1 if what == "decision" else int(what) * 262_144
+                before_s = gloo_s(workers, elements)
+                ours_s = decision_s(workers) if what == "decision" else _round_s(workers, int(what), storage)
+                gloo = statistics.mean((before_s, gloo_s(workers, elements)))
+                ratio = ours_s / gloo
+                missed += [f"{what} N={workers}: {ratio:.2f} > {BARS[what]}"] if ratio > BARS[what] else []
+                record(
+                    "rounds", what=what, workers=workers, ours_ms=1e3 * ours_s, gloo_ms=1e3 * gloo, ratio=ratio, bar=BARS[what]
+                )  # fmt: skip
     record("rounds.missed", missed=missed)
     return 0
 
 
-def _ours_s(fit: Any, workers: int, what: Any, elements: int, storage: str) -> tuple[float, dict[str, Any]]:
-    """Return the median time from the end of the computation to the decision, or to the end of the round."""
-    from raysync.spec import parse_spec
-
-    decision = what == "decision"
-    steps = 600 if decision else 300 if what == 1 else 80
+def _round_s(workers: int, megabytes: int, storage: str) -> float:
+    """Return the median time of a round of a BSP job on Ray, from the end of the computation to the new parameters."""
+    steps = 300 if megabytes == 1 else 80
+    task = {"kind": "custom", "entrypoint": "tests.bench.rounds:Still", "args": {"elements": megabytes * 262_144}}
     spec = parse_spec(
         {
-            "task": {
-                "kind": "custom",
-                "entrypoint": "tests.bench.rounds:Still",
-                "args": {"elements": max(16, elements)},
-            },
-            "strategy": {"kind": "local_sgd", "sync_every": steps} if decision else {"kind": "bsp"},
+            "task": task,
+            "strategy": {"kind": "bsp"},
             "optimizer": {"kind": "sgd", "lr": 1e-6},
             "data": {"batch_size": 1},
-            "scale": {"workers": workers, "shards": 1 if decision else workers, "shards_in": "workers"},
+            "scale": {"workers": workers, "shards": workers, "shards_in": "workers"},
             "budget": {"steps": steps},
             "eval_every": 10**9,
             "transport": "direct",
         }
     )
-    if decision:  # a strategy that waits for every decision and never fires
-        spec = parse_spec({**spec.model_dump(), "strategy": {"kind": "selsync", "delta": 1e30, "warmup_steps": 0}})
-    result = fit(spec, storage_path=storage)
-    if result.error is not None:
-        raise result.error
-    names = ("sync/wait_s",) if decision else ("time/encode_s", "time/sync_s", "sync/wait_s")
-    steps_s = [
+    names = ("time/encode_s", "time/sync_s", "sync/wait_s")
+    rounds = [
         sum(r.data.get(name, 0.0) for name in names)
-        for r in result.records()
+        for r in run(spec, storage).records()
         if r.kind == "metrics" and r.step > steps // 5 and "time/compute_s" in r.data
     ]
-    return statistics.median(steps_s), result.runs
+    return statistics.median(rounds)
+
+
+def decision_s(workers: int) -> float:
+    """Return the median time from a report to its decision: a coordinator and workers that only report, no Ray between."""
+    import multiprocessing as mp
+
+    context = mp.get_context("spawn")
+    pipes, processes = [], []
+    for name in ("coordinator", *(f"worker/{worker}" for worker in range(workers))):
+        ours, theirs = context.Pipe()
+        processes.append(context.Process(target=_decide, args=(name, workers, theirs)))
+        pipes.append(ours)
+    for process in processes:
+        process.start()
+    endpoints = dict(pipe.recv() for pipe in pipes)
+    for pipe in pipes:
+        pipe.send(endpoints)
+    times = [pipe.recv() for pipe in pipes[1:]]
+    pipes[0].send("enough")
+    for process in processes:
+        process.join()
+    return statistics.median(times)
+
+
+def _decide(name: str, workers: int, pipe: Any) -> None:
+    """Be the coordinator, or a worker that reports and waits, over and over."""
+    from actors.coordinator import CoordinatorSeat
+    from actors.host import Host
+    from actors.link.base import Contact
+    from actors.link.direct import DirectLink
+    from actors.storage import Folder
+    from raysync.engine import messages as m
+
+    link = DirectLink(name, b"k" * 32, "127.0.0.1")
+    pipe.send((name, link.endpoint))
+    link.connect({peer: Contact(None, endpoint) for peer, endpoint in pipe.recv().items() if peer != name})
+    strategy = {"kind": "selsync", "delta": 1e30, "warmup_steps": 0}
+    spec = parse_spec(
+        {"task": {"kind": "digits"}, "strategy": strategy, "scale": {"workers": workers}, "budget": {"steps": 10**6}}
+    )
+    if name == "coordinator":
+        host = Host(link, {name: CoordinatorSeat(spec, Folder("."), None)})
+        threading.Thread(target=lambda: (pipe.recv(), host.stop()), daemon=True).start()
+        host.run()
+    else:
+        pipe.send(_report(link, int(name.removeprefix("worker/")), m))
+    link.close()
+
+
+def _report(link: Any, worker: int, m: Any) -> float:
+    link.send("coordinator", m.Join(worker=worker, num_samples=1437, num_elements=9610))
+    names = (
+        "train/loss",
+        "train/samples",
+        "comm/bytes_up",
+        "comm/bytes_down",
+        "comm/dense_bytes",
+        "feedback/residual_norm",
+    )
+    metrics, times, view = dict.fromkeys(names, 1.0), [], 0
+    while not view:
+        view = next((e.message.view.number for e in link.receive(1.0) if isinstance(e.message, m.Welcome)), 0)
+    for step in range(2000):
+        started_s = time.perf_counter()
+        link.send("coordinator", m.Report(view=view, worker=worker, step=step, values=(1.0,), metrics=metrics))
+        while not any(isinstance(e.message, m.Decision) and e.message.step == step for e in link.receive(1.0)):
+            pass
+        times.append(time.perf_counter() - started_s)
+    return statistics.median(times[400:])
 
 
 def gloo_s(workers: int, elements: int) -> float:

@@ -115,8 +115,10 @@ def test_a_dead_worker_is_replaced_and_the_others_go_on(storage: str) -> None:
 
 
 def test_the_controller_is_killed_and_the_job_goes_on(storage: str) -> None:
-    job = submit(digits(), storage_path=storage)
-    before = wait_for(job, running)
+    job = submit(digits(scale={"max_workers": 3}), storage_path=storage)
+    wait_for(job, running)
+    job.resize(3)
+    before = wait_for(job, lambda s: running(s) and len(workers_of(s)) == 3)
     controller = ray.get_actor(f"{job.id}:controller", namespace=NAMESPACE)
     ray.kill(controller, no_restart=False)
     after = wait_for(job, lambda s: running(s) and s["step"] > before["step"] + 20)

@@ -1,0 +1,99 @@
+"""Small pure parts of the runtime: versions, progress, environments, optimizers of attached loops."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from actors import errors
+from actors.packages import prepare
+from actors.versions import differences, this_code
+from raysync.engine.attached import AttachedReplica, server_rule
+from raysync.errors import SpecError, TaskError
+from raysync.optim import SGD, AdamW
+from raysync.progress import size, summary
+from raysync.spec import parse_spec
+
+
+def test_code_that_differs_is_named() -> None:
+    ours = this_code()
+    assert differences(ours, ours) == ()
+    theirs = msgspec.structs.replace(ours, torch="1.0", sources="abc")
+    assert differences(ours, theirs) == (
+        f"sources is abc there and {ours.sources} here",
+        f"torch is 1.0 there and {ours.torch} here",
+    )
+    assert "fit(..., ship_code=True)" in str(errors.VersionSkew("n", ("torch is 1 there and 2 here",)))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.PeerLost("worker/1", 2.0),
+        errors.UnknownPeer("shard/0"),
+        errors.JobFailed("job", "why"),
+        errors.CheckpointError("path", "problem"),
+        errors.VersionSkew("node", ("a",)),
+        errors.NoCluster("1.2.3.4:5", "refused"),
+    ],
+)
+def test_errors_survive_the_trip_between_processes(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (type(error), str(error))
+
+
+def test_progress_in_words() -> None:
+    metrics = {
+        "train/loss": 0.1234,
+        "eval/accuracy": 0.961,
+        "sync/lssr": 0.87,
+        "comm/bytes_up": 1.2e6,
+        "comm/bytes_down": 0,
+    }
+    assert summary({**metrics, "train/samples_per_s": 12345}) == (
+        "loss 0.123, accuracy 96.1 %, LSSR 0.87, sent 1.2 MB, 12,345 samples/s"
+    )
+    assert [size(n) for n in (12, 1500, 2.5e9, 3e12)] == ["12 B", "1.5 kB", "2.5 GB", "3.0 TB"]
+
+
+def test_environments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "raysync.py").write_text("")
+    for env, words in (
+        ({"working_dir": str(tmp_path / "absent")}, "no such folder"),
+        ({"working_dir": str(tmp_path)}, "would hide raysync's own package"),
+        ({"workingdir": "."}, "known here: working_dir"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            prepare(env, ship_code=False)
+
+
+def test_the_server_takes_over_an_optimizers_settings() -> None:
+    parameter = [torch.nn.Parameter(torch.zeros(2))]
+    assert server_rule(torch.optim.SGD(parameter, lr=0.2, momentum=0.5)) == SGD(lr=0.2, momentum=0.5)
+    assert server_rule(torch.optim.AdamW(parameter, lr=0.1, betas=(0.8, 0.9))) == AdamW(lr=0.1, beta1=0.8, beta2=0.9)
+    with pytest.raises(TaskError, match="has no Adagrad"):
+        server_rule(torch.optim.Adagrad(parameter, lr=0.1))
+
+
+def test_attached_parameters_are_views_and_the_loops_optimizer_steps() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.5)
+    task = {"kind": "custom", "entrypoint": "a:b"}
+    spec = parse_spec({"task": task, "strategy": {"kind": "local_sgd", "sync_every": 2}})
+    before = torch.cat([model.weight.detach().reshape(-1), model.bias.detach()])
+    replica = AttachedReplica(spec, model, optimizer)
+    assert torch.equal(replica.flat, before)
+    model(torch.ones(1, 3)).sum().backward()
+    replica.compute(None, 0)
+    assert torch.equal(replica.grad, torch.ones(4))
+    replica.step(123.0)  # the rate is the loop's
+    assert torch.equal(replica.flat, before - 0.5)
+    assert torch.equal(model.bias.detach(), before[3:] - 0.5)
+    other = torch.optim.SGD([model.weight], lr=0.5)
+    with pytest.raises(TaskError, match="exactly the model's trainable parameters"):
+        AttachedReplica(spec, model, other)

@@ -1,0 +1,138 @@
+"""A job's folder: files whole or absent, checkpoints that exist only once complete, retention, and the journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from actors.errors import CheckpointError
+from actors.journal import Journal, Record
+from actors.storage import (
+    Folder,
+    checkpoint_name,
+    completed,
+    part_name,
+    read_manifest,
+    read_part,
+    retain,
+    seal,
+    write_part,
+)
+from raysync.engine.messages import COORDINATOR
+from raysync.metrics import Event
+
+
+@pytest.fixture(params=["path", "uri"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    return Folder(str(tmp_path / "job") if request.param == "path" else f"file://{tmp_path}/job")
+
+
+def checkpoint(job: Folder, number: int) -> None:
+    place = job.at(checkpoint_name(number))
+    write_part(place, "worker/0", {"flat": torch.arange(3.0), "pending": {"0/delta": (1, b"bytes")}, "none": None})
+    write_part(place, COORDINATOR, {"own": {"round": 3}, "reports": {4: [1.0]}})
+    seal(job, number, [part_name("worker/0"), part_name(COORDINATOR)], {"step": number, "spec": {}})
+
+
+def test_what_is_written_is_read_and_nothing_half_is_seen(folder: Folder) -> None:
+    folder.write("a/b", b"first")
+    with pytest.raises(TypeError), folder.writing("a/b") as stream:
+        stream.write(None)
+    assert folder.read("a/b") == b"first"
+    assert folder.size("a/absent") is None
+
+
+def test_parts_come_back_as_they_were(folder: Folder) -> None:
+    checkpoint(folder, 1)
+    place = folder.at(checkpoint_name(1))
+    part = read_part(place, "worker/0")
+    assert torch.equal(part["flat"], torch.arange(3.0))
+    assert part["pending"] == {"0/delta": (1, b"bytes")}
+    assert read_part(place, COORDINATOR) == {"own": {"round": 3}, "reports": {4: [1.0]}}
+
+
+def test_a_checkpoint_exists_only_once_all_of_it_does(folder: Folder) -> None:
+    place = folder.at(checkpoint_name(1))
+    write_part(place, "worker/0", {"flat": torch.zeros(1)})
+    with pytest.raises(CheckpointError, match=r"shard-0\.pt are missing"):
+        seal(folder, 1, [part_name("worker/0"), part_name("shard/0")], {})
+    assert completed(folder) == []
+    with pytest.raises(CheckpointError, match="never completed"):
+        read_manifest(place)
+    checkpoint(folder, 2)
+    with pytest.raises(CheckpointError, match=r"did you mean .*checkpoint_000002"):
+        read_manifest(folder)
+    place = folder.at(checkpoint_name(2))
+    place.write(part_name("worker/0"), b"cut short")
+    with pytest.raises(CheckpointError, match="not as long as the manifest says"):
+        read_manifest(place)
+
+
+def test_the_newest_are_kept_and_what_was_never_completed_goes(folder: Folder) -> None:
+    for number in (1, 3, 4, 5):
+        checkpoint(folder, number)
+    write_part(folder.at(checkpoint_name(2)), "worker/0", {})  # never completed
+    write_part(folder.at(checkpoint_name(6)), "worker/0", {})  # perhaps being written
+    assert retain(folder, 2) == [checkpoint_name(number) for number in (1, 2, 3)]
+    assert completed(folder) == [checkpoint_name(4), checkpoint_name(5)]
+    assert folder.folders("checkpoint_")[-1] == checkpoint_name(6)
+
+
+def test_a_checkpoint_runs_nothing_when_it_is_read(folder: Folder) -> None:
+    import pickle
+
+    class Bomb:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return print, ("boom",)
+
+    place = folder.at("x")
+    with place.writing(part_name("worker/0")) as stream:
+        torch.save({"bomb": Bomb()}, stream)
+    with pytest.raises(pickle.UnpicklingError):
+        read_part(place, "worker/0")
+
+
+def event(sequence: int, **data: float) -> Event:
+    return Event("job", sequence, "metrics", sequence, None, 0, data, float(sequence))
+
+
+def test_a_journal_numbers_without_gaps_and_goes_on_after_a_crash(folder: Folder, tmp_path: Path) -> None:
+    journal = Journal("job", folder)
+    for number in range(3):
+        journal.add(event(number, loss=1.0 / (number + 1), bad=float("nan")))
+    journal.add(event(2, loss=9.0))  # said twice
+    journal.note("state", {"state": "RUNNING"}, 3.0)
+    journal.flush()
+    path = tmp_path / "job" / "events.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"sequence": 4, "kin')  # torn by a crash
+
+    again = Journal("job", folder)
+    assert (again.next_sequence, again.last_source, again.latest["loss"]) == (4, 2, 1.0 / 3)
+    again.add(event(3, loss=0.1))
+    again.flush()
+    lines = [msgspec.json.decode(line, type=Record) for line in path.read_bytes().splitlines()]
+    assert [line.sequence for line in lines] == list(range(5))
+    assert [line.source for line in lines] == [0, 1, 2, None, 3]
+    again._recent.clear()
+    again._recent.append(lines[-1])
+    assert [record.sequence for record in again.after(1, 2)] == [2, 3], "older ones come from disk"
+    again.close()
+    journal.close()
+
+
+def test_the_journal_feeds_tensorboard(folder: Folder, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    journal = Journal("job", folder)
+    journal.add(event(0, **{"train/loss": 0.5, "eval/loss": 0.25}))
+    journal.close()
+    (file,) = (tmp_path / "job" / "tensorboard").iterdir()
+    found = {
+        value.tag: value.tensor.float_val[0]
+        for entry in EventFileLoader(str(file)).Load()
+        for value in entry.summary.value
+    }
+    assert found == {"train/loss": 0.5, "eval/loss": 0.25}
