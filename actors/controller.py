@@ -195,8 +195,9 @@ class ControllerActor:
     def _adopt(self) -> None:
         """Take over what a controller before this one has left: all of it, or, if it never got to starting, nothing."""
         self._crew.adopt()
-        if self._state is JobState.PENDING:
+        if self._state is JobState.PENDING or (self._state is JobState.STARTING and self._view == 0):
             self._crew.dismiss_all()
+            self._state = JobState.PENDING
             return
         if not self._state.is_terminal:
             self._crew.mourn(self._members)

@@ -145,8 +145,8 @@ def seal(job: Folder, number: int, files: list[str], facts: dict[str, Any]) -> N
     if missing:
         raise CheckpointError(
             folder.uri,
-            f"cannot be completed, {', '.join(missing)} are missing; workers on several machines need a folder all of them "
-            "see, or a URI such as s3://...",
+            f"cannot be completed, {', '.join(missing)} are missing; workers on several machines need a folder all of "
+            "them see, or a URI such as s3://...",
         )
     manifest = {"format": FORMAT, "number": number, **facts, "files": sizes}
     folder.write(MANIFEST, json.dumps(manifest, indent=1).encode())

@@ -84,6 +84,7 @@ def test_a_train_loop_becomes_semi_synchronous(strategy: str, compression: Any, 
         assert found[0]["comm/bytes_up"] < dense / 10
 
 
+@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore")
 def test_bsp_is_what_one_process_does_on_the_joined_batch(tmp_path: Path, storage: str) -> None:
     from raysync.tasks.digits import Digits

@@ -45,9 +45,9 @@ def simulated(spec: JobSpec) -> dict[str, torch.Tensor]:
 
 
 def _case(index: int, strategy: str, shards: int, link: str) -> Any:
-    """Every strategy runs on one shard with one link and on two with the other; the rest of the cross is the matrix."""
+    """Every strategy runs once, links, shards and codecs in turn; the rest of the cross is the matrix."""
     codec = list(CODECS)[(index + shards + (link == "ray")) % len(CODECS)]
-    in_slice = (shards == 1) == ((index % 2 == 0) == (link == "direct"))
+    in_slice = (shards, link) == (1 + index // 2 % 2, ("direct", "ray")[index % 2])
     return pytest.param(strategy, codec, shards, link, marks=() if in_slice else pytest.mark.matrix)
 
 

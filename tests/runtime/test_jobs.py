@@ -20,6 +20,7 @@ from actors.storage import Folder, completed, read_manifest
 from raysync.errors import KnobConflict, KnobError, SpecError
 from raysync.spec import JobSpec, parse_spec
 from tests.jobs import job
+from tests.runtime.test_equality import simulated
 
 LONG = 100_000
 """More steps than a test waits for."""
@@ -96,7 +97,7 @@ def test_steering_resizing_pausing_and_stopping(storage: str) -> None:
     records = result.records()
     assert [record.sequence for record in records] == list(range(len(records)))
     views = [record.data["members"] for record in records if record.kind == "view"]
-    assert views == [[0, 1], [0, 1, 2], [0]] or views == [[0, 1], [0, 1, 2], [0, 1], [0]], views
+    assert (views[:2], views[-1]) == ([[0, 1], [0, 1, 2]], [0])
 
 
 def test_a_dead_worker_is_replaced_and_the_others_go_on(storage: str) -> None:
@@ -149,7 +150,13 @@ def test_a_dead_shard_without_checkpoint_fails_the_job_and_says_so(storage: str)
     assert "checkpoint.every_rounds" in result.reason
 
 
-@pytest.mark.parametrize("strategy", [{"kind": "selsync", "delta": 0.03, "warmup_steps": 2}, {"kind": "bsp"}])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"kind": "selsync", "delta": 0.03, "warmup_steps": 2},
+        pytest.param({"kind": "bsp"}, marks=pytest.mark.matrix),
+    ],
+)
 def test_resume_ends_in_the_bits_of_a_run_without_a_break(strategy: dict[str, Any], storage: str) -> None:
     changes = {"task": {"kind": "digits", "hidden": [16]}, "eval_every": 10, "compression": {"push": {"kind": "fp16"}}}
     spec = job(strategy, scale={"workers": 2}, checkpoint={"every_rounds": 4}, budget={"steps": 40}, **changes)
@@ -174,7 +181,7 @@ def test_resume_ends_in_the_bits_of_a_run_without_a_break(strategy: dict[str, An
 
 def test_two_jobs_at_once_do_not_disturb_each_other(storage: str) -> None:
     specs = [digits(budget={"steps": 60}, name=name, seed=seed) for name, seed in (("one", 1), ("two", 2))]
-    alone = [fit(spec, storage_path=storage).model_state() for spec in specs]
+    alone = [simulated(spec) for spec in specs]
     jobs = [submit(spec, storage_path=storage) for spec in specs]
     for side_by_side, expected in zip(jobs, alone, strict=True):
         assert side_by_side.wait(90)

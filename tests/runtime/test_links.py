@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import re
@@ -134,7 +135,7 @@ def test_a_sender_waits_for_a_slow_reader_and_is_released(pair: tuple[Any, Any])
 
 def test_two_that_send_before_they_read_do_not_block_each_other(pair: tuple[Any, Any]) -> None:
     a, b = pair
-    sizes = [PART_BYTES] * 300
+    sizes = [PART_BYTES] * 120
     ray.get([a.send.remote("b", sizes, 0.0), b.send.remote("a", sizes, 0.0)], timeout=60)
     found = ray.get([peer.receive.remote(len(sizes)) for peer in pair])
     assert found == [[(round, size, True) for round, size in enumerate(sizes)]] * 2
@@ -207,18 +208,23 @@ def test_what_crosses_tcp_cannot_be_read_on_the_way(links: list[DirectLink]) -> 
     seen = bytearray()
 
     def relay(source: socket.socket, target: socket.socket) -> None:
-        while data := source.recv(65536):
-            seen.extend(data)
-            target.sendall(data)
+        with contextlib.suppress(OSError), source:
+            while data := source.recv(65536):
+                seen.extend(data)
+                target.sendall(data)
 
     def serve() -> None:
         near, _ = tap.accept()
         host, port = server.endpoint.tcp.removeprefix("tcp://").split(":")
         far = socket.create_connection((host, int(port)))
-        threading.Thread(target=relay, args=(far, near), daemon=True).start()
+        back = threading.Thread(target=relay, args=(far, near))
+        back.start()
         relay(near, far)
+        far.close()
+        back.join()
 
-    threading.Thread(target=serve, daemon=True).start()
+    listener = threading.Thread(target=serve, daemon=True)
+    listener.start()
     client.connect({"server": Contact(None, Endpoint(f"tcp://127.0.0.1:{tap.getsockname()[1]}", "/nowhere"))})
     word = b"a very secret word of this test!" * 1000
     client.send("server", push(1, word))
@@ -230,6 +236,9 @@ def test_what_crosses_tcp_cannot_be_read_on_the_way(links: list[DirectLink]) -> 
     assert bytes(arrived[0].message.payload) == word
     assert len(seen) > len(word)
     assert b"secret word" not in seen
+    client.close()
+    links.remove(client)
+    listener.join(10)
     tap.close()
 
 

@@ -84,6 +84,16 @@ def test_the_first_to_say_farewell_is_not_replaced() -> None:
     assert plan == (JobState.RUNNING, "the last step is done; workers say farewell", ())
 
 
+def test_one_that_dies_while_the_others_say_farewell_is_buried() -> None:
+    plan = reconcile(seen(workers={0: GONE, 1: DEAD}))
+    assert acts(plan) == [("bury", 1)]
+
+
+def test_one_that_left_long_ago_is_dismissed_whoever_asked_it_to() -> None:
+    plan = reconcile(seen(workers={0: ALIVE, 1: ALIVE, 2: GONE}))
+    assert acts(plan) == [("dismiss", 2)]
+
+
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_a_dead_server(has_checkpoint: bool) -> None:
     plan = reconcile(seen(servers={"coordinator": ALIVE, "shard/0": DEAD}, has_checkpoint=has_checkpoint))
