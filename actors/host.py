@@ -56,6 +56,7 @@ class Host:
         self._link, self._seats, self._now_s = link, dict(seats), now_s
         self._questions: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._local: deque[Send] = deque()
+        self._is_passing_on = False
         self._stopping = threading.Event()
         self._retry_s = _RETRY_S
         self._heard_s = now_s()
@@ -148,9 +149,15 @@ class Host:
                 self._link.send(send.to, send.message)
             except (PeerLost, UnknownPeer) as error:
                 logger.warning("not sent: %s", error)  # a peer that lives asks again; one that is gone is replaced
-        while self._local:
-            send = self._local.popleft()
-            self._hand(send.to, send.message)
+        if self._is_passing_on:
+            return
+        self._is_passing_on = True  # cores that talk to each other take turns, they do not call each other
+        try:
+            while self._local:
+                send = self._local.popleft()
+                self._hand(send.to, send.message)
+        finally:
+            self._is_passing_on = False
 
     def _repeat(self) -> None:
         if self._now_s() - self._heard_s < self._retry_s:

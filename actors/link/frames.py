@@ -59,7 +59,8 @@ class Assembler:
     """Puts frames together again, whoever they come from; raises `PayloadError` for what no sender of ours writes."""
 
     def __init__(self) -> None:
-        self._open: dict[str, _Open] = {}
+        self._open: dict[tuple[str, str], _Open] = {}
+        """By sender and receiver: each pair has a line of its own, so their parts come in order."""
 
     def feed(self, packed: Buffer, body: Buffer) -> Envelope | None:
         """Take in a frame; return the message it completes, if it does."""
@@ -68,23 +69,23 @@ class Assembler:
         except msgspec.MsgspecError as error:
             raise PayloadError(f"not a message: {error}") from error
         if head.message is None:
-            return self._continue(head.sender, body)
+            return self._continue((head.sender, head.to), body)
         if head.total == 0 and not body:
             return Envelope(head.to, head.message)
         if not hasattr(head.message, "payload") or not 0 < len(body) <= head.total <= _MAX_BYTES:
             raise PayloadError(f"{len(body)} of {head.total} payload bytes with {type(head.message).__name__}")
         if len(body) == head.total:
             return _envelope(head.to, head.message, memoryview(body))
-        self._open[head.sender] = _Open(head.to, head.message, bytearray(head.total))
-        return self._continue(head.sender, body)
+        self._open[head.sender, head.to] = _Open(head.to, head.message, bytearray(head.total))
+        return self._continue((head.sender, head.to), body)
 
-    def _continue(self, sender: str, body: Buffer) -> Envelope | None:
-        open_message = self._open.get(sender)
+    def _continue(self, line: tuple[str, str], body: Buffer) -> Envelope | None:
+        open_message = self._open.get(line)
         if open_message is None or not open_message.add(body):
             raise PayloadError("a part that belongs to no message")
         if open_message.filled < len(open_message.buffer):
             return None
-        del self._open[sender]
+        del self._open[line]
         return _envelope(open_message.to, open_message.message, memoryview(open_message.buffer))
 
 

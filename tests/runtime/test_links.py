@@ -83,6 +83,11 @@ class Peer:
         self.link.flush(flush_s)
         return time.monotonic() - started_s
 
+    def exchange(self, to: str, sizes: list[int]) -> list[tuple[int, int, bool]]:
+        """Send everything before reading anything on purpose."""
+        self.send(to, sizes, 0.0)
+        return self.receive(len(sizes))
+
     def offer_for(self, to: str, duration_s: float) -> None:
         """Send small messages and look for answers for a while."""
         deadline_s = time.monotonic() + duration_s
@@ -136,8 +141,7 @@ def test_a_sender_waits_for_a_slow_reader_and_is_released(pair: tuple[Any, Any])
 def test_two_that_send_before_they_read_do_not_block_each_other(pair: tuple[Any, Any]) -> None:
     a, b = pair
     sizes = [PART_BYTES] * 120
-    ray.get([a.send.remote("b", sizes, 0.0), b.send.remote("a", sizes, 0.0)], timeout=60)
-    found = ray.get([peer.receive.remote(len(sizes)) for peer in pair])
+    found = ray.get([a.exchange.remote("b", sizes), b.exchange.remote("a", sizes)], timeout=60)
     assert found == [[(round, size, True) for round, size in enumerate(sizes)]] * 2
 
 
@@ -274,6 +278,14 @@ def test_frames_no_sender_of_ours_writes_are_refused() -> None:
             assembler.feed(head, body)
         with pytest.raises(PayloadError):
             assembler.feed(*last)
+
+
+def test_parts_of_two_lines_from_one_process_are_kept_apart() -> None:
+    lines = [list(to_frames("s", to, push(1, fill * (2 * PART_BYTES)))) for to, fill in (("a", b"x"), ("b", b"y"))]
+    assembler = Assembler()
+    found = [assembler.feed(*frame) for frames in zip(*lines, strict=True) for frame in frames]
+    whole = [(e.to, bytes(e.message.payload[:1]), len(set(e.message.payload))) for e in found if e is not None]
+    assert whole == [("a", b"x", 1), ("b", b"y", 1)]
 
 
 def test_a_new_message_from_a_restarted_peer_replaces_half_an_old_one() -> None:
