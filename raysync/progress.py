@@ -16,7 +16,7 @@ class ProgressLine:
         self._console = console or Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(16),
+            BarColumn(10),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),

@@ -21,7 +21,7 @@ STEPS = 400
 ONEBIT = {"push": {"kind": "onebit"}, "pull": {"kind": "onebit"}}
 CASES: dict[str, dict[str, Any]] = {
     "bsp": {"strategy": {"kind": "bsp"}},
-    "selsync 0.3, onebit both ways": {"strategy": {"kind": "selsync", "delta": 0.3}, "compression": ONEBIT},
+    "selsync + onebit": {"strategy": {"kind": "selsync", "delta": 0.3}, "compression": ONEBIT},
 }
 
 
