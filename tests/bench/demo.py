@@ -97,7 +97,7 @@ def _chart(results: dict[str, dict[str, Any]], path: Path) -> None:
     for label, found in results.items():
         steps, accuracies = zip(*found["curve"], strict=True)
         axes.plot(steps, [100 * accuracy for accuracy in accuracies], label=f"{label}: {size(found['bytes'])} sent")
-    axes.set(xlabel="step", ylabel="evaluation accuracy, %", ylim=(80, 100), title="same accuracy, fewer bytes")
+    axes.set(xlabel="step", ylabel="evaluation accuracy, %", ylim=(80, 100), title="digits on Ray, 4 workers")
     axes.legend(loc="lower right")
     axes.grid(alpha=0.3)
     figure.tight_layout()
