@@ -15,6 +15,8 @@ _SUMMED = ("comm/bytes_up", "comm/bytes_down", "comm/dense_bytes")
 _MEASURED = ("time/", "sync/wait_s")
 """Beginnings of what hosts measure: the mean over the workers is reported."""
 _RATE_WINDOW_S = 2.0
+_OWN = ("_asynchronous", "_window")
+"""What belongs to this life of the job and is not saved."""
 
 
 class Tally:
@@ -29,8 +31,8 @@ class Tally:
         self._residual_norms: dict[int, float] = {}
         self._lost_norms: dict[int, float] = {}
         self._sums: dict[str, dict[int, float]] = {name: {} for name in _SUMMED}
-        self._window: list[float] = [0.0, 0.0, 0.0]
-        """Since when samples are counted for the rate, how many, and the last rate."""
+        self._window: list[float] = [-1.0, 0.0, 0.0]
+        """Since when samples are counted for the rate, how many, and the last rate of a whole window."""
 
     @property
     def lssr(self) -> float:
@@ -97,16 +99,21 @@ class Tally:
 
     def _rate(self, samples: float, now_s: float) -> float:
         since_s, counted, rate = self._window
-        counted += samples
-        if now_s > since_s and (rate == 0.0 or now_s - since_s >= _RATE_WINDOW_S):
-            rate = counted / (now_s - since_s)
-            since_s, counted = (now_s, 0.0) if now_s - since_s >= _RATE_WINDOW_S else (since_s, counted)
+        if since_s < 0:
+            self._window = [now_s, 0.0, 0.0]  # the first step began before anybody looked at the clock
+            return 0.0
+        counted, passed_s = counted + samples, now_s - since_s
+        if passed_s >= _RATE_WINDOW_S:
+            since_s, counted, rate = now_s, 0.0, counted / passed_s
+        elif rate == 0.0 and passed_s > 0:
+            self._window = [since_s, counted, 0.0]
+            return counted / passed_s
         self._window = [since_s, counted, rate]
         return rate
 
     def state_dict(self) -> dict[str, Any]:
         """Return the books."""
-        return {name: copy.deepcopy(value) for name, value in vars(self).items() if name != "_asynchronous"}
+        return {name: copy.deepcopy(value) for name, value in vars(self).items() if name not in _OWN}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the books."""

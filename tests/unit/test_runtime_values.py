@@ -14,6 +14,7 @@ from actors import errors
 from actors.packages import prepare
 from actors.versions import differences, this_code
 from raysync.engine.attached import AttachedReplica, server_rule
+from raysync.engine.tally import Tally
 from raysync.errors import SpecError, TaskError
 from raysync.optim import SGD, AdamW
 from raysync.progress import size, summary
@@ -59,6 +60,13 @@ def test_progress_in_words() -> None:
         "loss 0.123, accuracy 96.1 %, LSSR 0.87, sent 1.2 MB, 12,345 samples/s"
     )
     assert [size(n) for n in (12, 1500, 2.5e9, 3e12)] == ["12 B", "1.5 kB", "2.5 GB", "3.0 TB"]
+
+
+def test_the_rate_counts_from_the_first_step_not_from_the_start() -> None:
+    tally = Tally(parse_spec({"task": {"kind": "digits"}}))
+    rates = [tally._rate(32.0, 5.0 + 0.1 * step) for step in range(60)]
+    assert rates[0] == 0.0
+    assert rates[1:] == pytest.approx([320.0] * 59)
 
 
 def test_environments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
