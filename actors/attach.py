@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import ray
+from ray.exceptions import GetTimeoutError, RayActorError
 
 from actors.coordinator import CoordinatorActor
 from actors.core_actor import Assignment
 from actors.crew import NAMESPACE
-from actors.errors import NoLink
+from actors.errors import JobFailed, NoLink
 from actors.host import Host
 from actors.link.base import Contact
 from actors.link.direct import DirectLink
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _FOREVER = 2**31 - 1
 _START_S = 120.0
+_CHECK_EVERY_S = 15.0
 _IDLE_S = 120.0
 """How long the first worker waits for others that do not move."""
 
@@ -57,6 +59,7 @@ class Attached:
         self._seat = _LoopSeat(self)
         self._host = Host(link, {self.core.address: self._seat})
         self._is_finished = False
+        self._checked_s = time.monotonic()
         self._run_until_ready()  # joined, and with the same parameters as everybody
 
     @property
@@ -82,6 +85,7 @@ class Attached:
         self.core.leave()
         while not self._seat.done:
             self._host.turn()
+            self._check_servers()
         self._link.flush(5.0)
         self._link.close(1.0)
         if self.core.id == 0:
@@ -120,6 +124,18 @@ class Attached:
             if self._seat.done:
                 return
             self._host.turn()
+            self._check_servers()
+
+    def _check_servers(self) -> None:
+        """Raise if the coordinator or a shard has died: nobody brings it back, and waiting for it would never end."""
+        if time.monotonic() - self._checked_s < _CHECK_EVERY_S:
+            return
+        self._checked_s = time.monotonic()
+        for name, actor in self._servers.items():
+            try:
+                ray.get(actor.ping.remote(), timeout=_START_S)
+            except (RayActorError, GetTimeoutError) as error:
+                raise JobFailed("attached", f"{name} is gone ({type(error).__name__}); start the run again") from error
 
     def __enter__(self) -> Attached:
         return self

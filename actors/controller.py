@@ -21,9 +21,10 @@ from ray.exceptions import RayError, RayTaskError
 from actors.coordinator import Progress
 from actors.core_actor import Assignment
 from actors.crew import Crew
+from actors.errors import NotRunning
 from actors.journal import Journal, Record
 from actors.packages import Environments
-from actors.storage import Folder, completed, read_manifest
+from actors.storage import Folder, checkpoint_name, completed, read_manifest
 from actors.versions import Code
 from raysync.control.reconcile import Act, Action, ActorSeen, Life, Seen, StopAsked, reconcile
 from raysync.control.states import JobState
@@ -173,7 +174,7 @@ class ControllerActor:
     def _ask_coordinator(self, method: str, *arguments: Any) -> Any:
         member = self._crew.members.get(m.COORDINATOR)
         if member is None or not member.introduced:
-            raise RuntimeError(f"job {self._order.job} is {self._state.value}: {self._reason}; try again once it runs")
+            raise NotRunning(self._order.job, self._state.value, self._reason)
         try:
             return ray.get(getattr(member.actor, method).remote(*arguments), timeout=_ASK_S)
         except RayTaskError as error:
@@ -250,10 +251,10 @@ class ControllerActor:
         self._journal.flush_events()
         self._finished, self._view, self._knobs = progress.finished, progress.view, progress.knobs
         members, self._members = self._members, frozenset(progress.members)
+        if progress.checkpoint is not None:
+            self._checkpoint = f"{self._order.folder}/{checkpoint_name(progress.checkpoint)}"
         if members != self._members or progress.knobs.version != self._saved_version:
             self._save()
-        if progress.checkpoint is not None:
-            self._checkpoint = f"{self._order.folder}/checkpoint_{progress.checkpoint:06d}"
 
     def _step(self) -> None:
         """Make one decision and carry it out."""
@@ -268,7 +269,7 @@ class ControllerActor:
             self._tell_stop()
             for action in plan.actions:
                 self._act(action)
-        except (RayError, RuntimeError, TimeoutError) as error:  # the next look tells what became of it
+        except (RayError, NotRunning, TimeoutError) as error:  # the next look tells what became of it
             logger.warning("%s", error)
             return
         if self._shortage is not None and not self._crew.members:
@@ -314,12 +315,11 @@ class ControllerActor:
                 self._ask_coordinator("tell", m.Leave(worker=action.worker))
                 self._leaving.add(action.worker)
             case Act.BURY if action.worker is not None:
-                self._deaths += 1
-                self._journal.note(
-                    "death", {"worker": action.worker, "why": self._crew.members[name].seen.detail}, self._now_s
-                )
                 if self._crew.members[m.COORDINATOR].introduced:
                     self._ask_coordinator("tell", m.Died(worker=action.worker))
+                why = self._crew.members[name].seen.detail
+                self._journal.note("death", {"worker": action.worker, "why": why}, self._now_s)
+                self._deaths += 1
                 self._crew.dismiss(name)
             case Act.DISMISS if action.worker is not None:
                 self._leaving.discard(action.worker)

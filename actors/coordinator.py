@@ -10,6 +10,7 @@ import msgspec
 import ray
 
 from actors.core_actor import CONCURRENCY, CoreActor
+from actors.errors import NotRunning
 from actors.host import Seat
 from actors.storage import MANIFEST, Folder, checkpoint_name, part_name, retain, seal, write_part
 from raysync import __version__
@@ -150,13 +151,13 @@ class CoordinatorActor(CoreActor):
     def tell(self, message: m.AnyMessage) -> None:
         """Hand the coordinator a word from outside; raises what it answers."""
         if self._host is None:
-            raise RuntimeError("the coordinator has not begun")
+            raise NotRunning(self.assignment.job, "STARTING", "its coordinator has not begun")
         self._host.tell(m.COORDINATOR, message)
 
     @ray.method(concurrency_group="control")
     def turn(self, changes: dict[str, Any], expected_version: int | None) -> Knobs:
         """Turn knobs at the next decision; return them as they will be, raise if they cannot be."""
         if self._host is None:
-            raise RuntimeError("the coordinator has not begun")
+            raise NotRunning(self.assignment.job, "STARTING", "its coordinator has not begun")
         self._host.tell(m.COORDINATOR, m.Turn(changes=changes, expected_version=expected_version))
         return self._host.ask(self._seat.core.board.ahead)

@@ -54,6 +54,17 @@ class NoCluster(RaysyncError, ConnectionError):
         )
 
 
+class NotRunning(RaysyncError, RuntimeError):
+    """A job asked for something it can do only while it trains."""
+
+    def __init__(self, job: str, state: str, reason: str) -> None:
+        super().__init__(job, state, reason)
+        self.job, self.state, self.reason = job, state, reason
+
+    def __str__(self) -> str:
+        return f"job {self.job} is {self.state}: {self.reason}; try again once it runs"
+
+
 class JobFailed(RaysyncError, RuntimeError):
     """A job that ended without a result; `cause` is the traceback or the sentence that explains it."""
 

@@ -38,6 +38,8 @@ def test_code_that_differs_is_named() -> None:
         errors.PeerLost("worker/1", 2.0),
         errors.UnknownPeer("shard/0"),
         errors.JobFailed("job", "why"),
+        errors.NotRunning("job", "PENDING", "why"),
+        errors.NoLink("shard/0: why"),
         errors.CheckpointError("path", "problem"),
         errors.VersionSkew("node", ("a",)),
         errors.NoCluster("1.2.3.4:5", "refused"),
