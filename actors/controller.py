@@ -21,15 +21,16 @@ from ray.exceptions import RayError, RayTaskError
 from actors.coordinator import Progress
 from actors.core_actor import Assignment
 from actors.crew import Crew
-from actors.errors import NotRunning
-from actors.journal import Journal, Record
+from actors.journal import Journal
 from actors.packages import Environments
 from actors.storage import Folder, checkpoint_name, completed, read_manifest
 from actors.versions import Code
 from raysync.control.reconcile import Act, Action, ActorSeen, Life, Seen, StopAsked, reconcile
 from raysync.control.states import JobState
 from raysync.engine import messages as m
+from raysync.errors import NotRunning
 from raysync.knobs import Knobs, initial_knobs
+from raysync.ports import Record
 from raysync.spec import JobSpec
 
 _POLL_S = 0.5
@@ -142,9 +143,9 @@ class ControllerActor:
         return self._journal.after(after, limit)
 
     @ray.method(concurrency_group="ask")
-    def turn(self, changes: dict[str, Any], expected_version: int | None = None) -> Knobs:
-        """Turn knobs at the next step decided on; return them as they will be."""
-        return self._ask_coordinator("turn", changes, expected_version)  # type: ignore[no-any-return]
+    def turn(self, changes: dict[str, Any], expected_version: int | None = None, dry_run: bool = False) -> Knobs:
+        """Turn knobs at the next step decided on; return them as they will be, or would be."""
+        return self._ask_coordinator("turn", changes, expected_version, dry_run)  # type: ignore[no-any-return]
 
     @ray.method(concurrency_group="ask")
     def checkpoint(self) -> None:

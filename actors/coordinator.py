@@ -10,12 +10,12 @@ import msgspec
 import ray
 
 from actors.core_actor import CONCURRENCY, CoreActor
-from actors.errors import NotRunning
 from actors.host import Seat
 from actors.storage import MANIFEST, Folder, checkpoint_name, part_name, retain, seal, write_part
 from raysync import __version__
 from raysync.engine import messages as m
 from raysync.engine.coordinator import Coordinator
+from raysync.errors import NotRunning
 from raysync.knobs import Knobs
 from raysync.metrics import Event
 from raysync.spec import JobSpec
@@ -155,9 +155,17 @@ class CoordinatorActor(CoreActor):
         self._host.tell(m.COORDINATOR, message)
 
     @ray.method(concurrency_group="control")
-    def turn(self, changes: dict[str, Any], expected_version: int | None) -> Knobs:
+    def turn(self, changes: dict[str, Any], expected_version: int | None, dry_run: bool = False) -> Knobs:
         """Turn knobs at the next decision; return them as they will be, raise if they cannot be."""
-        if self._host is None:
+        host = self._host
+        if host is None:
             raise NotRunning(self.assignment.job, "STARTING", "its coordinator has not begun")
-        self._host.tell(m.COORDINATOR, m.Turn(changes=changes, expected_version=expected_version))
-        return self._host.ask(self._seat.core.board.ahead)
+        board = self._seat.core.board
+
+        def turned() -> Knobs:
+            if dry_run:
+                return board.preview(changes, expected_version)
+            host.say(m.COORDINATOR, m.Turn(changes=changes, expected_version=expected_version))
+            return board.ahead()
+
+        return host.ask(turned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -354,6 +355,18 @@ class Crew:
                 self.members[address] = Member.lost(address)
         workers = [int(name.removeprefix("worker/")) for name in self.members if name.startswith("worker/")]
         self.next_worker = max([self.next_worker, *(worker + 1 for worker in workers), *(w + 1 for w in members)])
+
+
+def clear_leftovers(job: str) -> None:
+    """End whatever actors and free whatever room a job without a controller has left on this cluster."""
+    for entry in ray.util.list_named_actors(all_namespaces=True):
+        if entry["namespace"] == NAMESPACE and entry["name"].startswith(f"{job}:"):
+            with contextlib.suppress(ValueError):
+                ray.kill(ray.get_actor(entry["name"], namespace=NAMESPACE), no_restart=True)
+    for entry in placement_group_table().values():
+        if entry["name"].startswith(f"{job}:") and entry["state"] != "REMOVED":
+            with contextlib.suppress(ValueError):
+                remove_placement_group(get_placement_group(entry["name"]))
 
 
 def _sweep(members: list[Member], neighbours: list[Member]) -> None:

@@ -54,17 +54,6 @@ class NoCluster(RaysyncError, ConnectionError):
         )
 
 
-class NotRunning(RaysyncError, RuntimeError):
-    """A job asked for something it can do only while it trains."""
-
-    def __init__(self, job: str, state: str, reason: str) -> None:
-        super().__init__(job, state, reason)
-        self.job, self.state, self.reason = job, state, reason
-
-    def __str__(self) -> str:
-        return f"job {self.job} is {self.state}: {self.reason}; try again once it runs"
-
-
 class JobFailed(RaysyncError, RuntimeError):
     """A job that ended without a result; `cause` is the traceback or the sentence that explains it."""
 
@@ -74,17 +63,6 @@ class JobFailed(RaysyncError, RuntimeError):
 
     def __str__(self) -> str:
         return f"job {self.job} failed: {self.cause}"
-
-
-class CheckpointError(RaysyncError, ValueError):
-    """A checkpoint that cannot be written, read, or continued from."""
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(path, problem)
-        self.path, self.problem = path, problem
-
-    def __str__(self) -> str:
-        return f"checkpoint {self.path}: {self.problem}"
 
 
 class VersionSkew(RaysyncError, RuntimeError):

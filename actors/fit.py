@@ -15,13 +15,15 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from actors.crew import NAMESPACE
 from actors.errors import NoCluster
 from actors.job import Job, submit
-from actors.journal import Record
 from actors.result import Result
+from raysync.ports import Record
 from raysync.spec import JobSpec
 
 STORAGE = Path("~/raysync_results")
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,14 @@ def fit(
             _finish(job)
 
 
+def join(address: str) -> None:
+    """Join a cluster, or say what stands in the way."""
+    try:
+        ray.init(address=address, namespace=NAMESPACE, **_QUIET)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        raise NoCluster(address, str(error).strip().splitlines()[0]) from error
+
+
 @contextlib.contextmanager
 def connected(spec: JobSpec, address: str | None = None) -> Iterator[None]:
     """Use the Ray this process is connected to; else join the one `address` or RAY_ADDRESS names; else start a local
@@ -79,14 +89,10 @@ def connected(spec: JobSpec, address: str | None = None) -> Iterator[None]:
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS")
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     if address:
-        try:
-            ray.init(address=address, namespace="raysync", **quiet)
-        except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-            raise NoCluster(address, str(error).strip().splitlines()[0]) from error
+        join(address)
     else:
-        ray.init(address="local", namespace="raysync", num_cpus=_local_cpus(spec), include_dashboard=False, **quiet)
+        ray.init(address="local", namespace=NAMESPACE, num_cpus=_local_cpus(spec), include_dashboard=False, **_QUIET)
     try:
         yield
     finally:

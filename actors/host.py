@@ -75,7 +75,11 @@ class Host:
 
     def tell(self, address: str, message: Message) -> None:
         """Hand a core a message from outside; raises what the core raises."""
-        self.ask(lambda: self._say(self._seats[address].handle(message)))
+        self.ask(lambda: self.say(address, message))
+
+    def say(self, address: str, message: Message) -> None:
+        """Hand a core a message from within a question."""
+        self._say(self._seats[address].handle(message))
 
     def introduce(self, book: Mapping[str, Contact], gone: tuple[str, ...] = ()) -> None:
         """Learn where peers are and who has gone; whatever waits for an answer is said again to who is new."""

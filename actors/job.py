@@ -12,14 +12,15 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from actors.controller import ControllerActor, JobOrder
 from actors.crew import CONTROLLER, NAMESPACE
-from actors.errors import CheckpointError, JobFailed
-from actors.journal import Record
+from actors.errors import JobFailed
 from actors.packages import prepare
 from actors.result import Result
 from actors.storage import Folder, read_manifest
 from actors.versions import this_code
 from raysync.control.states import JobState
+from raysync.errors import CheckpointError
 from raysync.knobs import Knobs
+from raysync.ports import Record
 from raysync.sim.simulation import check_runnable
 from raysync.spec import JobSpec, parse_spec
 
@@ -32,8 +33,14 @@ _FREE_IN_SCALE = {"cpus_per_worker", "gpus_per_worker", "placement", "shards_in"
 class Job:
     """A running job; every call is bounded, and raises what the controller raises."""
 
-    def __init__(self, job: str, controller: Any, path: str) -> None:
-        self.id, self._controller, self.path = job, controller, path
+    def __init__(self, job: str, controller: Any, path: str | None = None) -> None:
+        self.id, self._controller, self._path = job, controller, path
+
+    @property
+    def path(self) -> str:
+        """The job's folder."""
+        self._path = self._path or str(self.status()["path"])
+        return self._path
 
     def status(self) -> dict[str, Any]:
         """Return state, reason, step, knobs, latest metrics, actors, and what really runs."""
@@ -54,9 +61,9 @@ class Job:
                 return
             ended = self._ask("wait", 0.0)
 
-    def turn(self, expected_version: int | None = None, **changes: Any) -> Knobs:
+    def turn(self, expected_version: int | None = None, *, dry_run: bool = False, **changes: Any) -> Knobs:
         """Turn knobs; they take effect at one step for all workers."""
-        return self._ask("turn", changes, expected_version)  # type: ignore[no-any-return]
+        return self._ask("turn", changes, expected_version, dry_run)  # type: ignore[no-any-return]
 
     def resize(self, workers: int) -> Knobs:
         """Ask for another number of workers; nobody restarts."""
@@ -149,11 +156,8 @@ def submit(
 
 
 def find(job: str) -> Job:
-    """Return a job that runs on this Ray, by its id."""
-    controller = ray.get_actor(f"{job}:{CONTROLLER}", namespace=NAMESPACE)
-    found = Job(job, controller, "")
-    found.path = found.status()["path"]
-    return found
+    """Return a job that runs on this Ray, by its id; raise `ValueError` if there is none."""
+    return Job(job, ray.get_actor(f"{job}:{CONTROLLER}", namespace=NAMESPACE))
 
 
 def check_resumable(spec: JobSpec, path: str) -> JobSpec:

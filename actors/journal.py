@@ -18,24 +18,14 @@ import msgspec
 
 from actors.storage import Folder
 from raysync.metrics import Event
+from raysync.ports import LogPage, Record, Records
 
 _REMEMBERED = 20_000
 _DRAW_EVERY_S = 0.1
 """TensorBoard gets the evaluations and at most ten steps a second; events.jsonl has all."""
 _EVENTS, _LOGS = "events.jsonl", "logs.txt"
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """An event with the job's own number; `source` is its number at the coordinator, if it comes from there."""
-
-    sequence: int
-    kind: str
-    time_s: float
-    step: int = 0
-    worker: int | None = None
-    knob_version: int = 0
-    source: int | None = None
-    data: dict[str, Any]
+_INDEXED_EVERY = 1000
+_PAGE_BYTES = 1 << 20
 
 
 class Journal:
@@ -51,6 +41,9 @@ class Journal:
                     (self._path / name).write_bytes(folder.read(name))
         self._recent: deque[Record] = deque(maxlen=_REMEMBERED)
         self.next_sequence, self.last_source = 0, -1
+        self._size_bytes = 0
+        self._index = list[int]()
+        """Where in the file every so manieth record begins."""
         self.latest: dict[str, float] = {}
         """The last value of every metric."""
         self.step = 0
@@ -94,13 +87,15 @@ class Journal:
         if not recent or sequence + 1 >= recent[0].sequence:
             return [record for record in recent if record.sequence > sequence][:limit]
         self.flush_events()
-        found = []
+        found: list[Record] = []
         with (self._path / _EVENTS).open("rb") as file:
-            for number, line in enumerate(file):
-                if number > sequence:
-                    found.append(msgspec.json.decode(line, type=Record))
-                    if len(found) == limit:
-                        break
+            file.seek(self._index[max(0, sequence + 1) // _INDEXED_EVERY])
+            for line in file:
+                record = msgspec.json.decode(line, type=Record)
+                if record.sequence > sequence:
+                    found.append(record)
+                if len(found) == limit:
+                    break
         return found
 
     def lines(self, lines: list[str]) -> None:
@@ -134,8 +129,9 @@ class Journal:
             self._board.close()
 
     def _append(self, record: Record) -> None:
-        self._events.write(msgspec.json.encode(record) + b"\n")
-        self.next_sequence = record.sequence + 1
+        line = msgspec.json.encode(record) + b"\n"
+        self._events.write(line)
+        self._count(record, line)
         self._observe(record)
         with self.grown:
             self._recent.append(record)
@@ -143,6 +139,12 @@ class Journal:
         if record.kind == "metrics" and (record.time_s >= self._drawn_s + _DRAW_EVERY_S or "eval/loss" in record.data):
             self._drawn_s = record.time_s
             self._draw(record)
+
+    def _count(self, record: Record, line: bytes) -> None:
+        if record.sequence % _INDEXED_EVERY == 0:
+            self._index.append(self._size_bytes)
+        self._size_bytes += len(line)
+        self.next_sequence = record.sequence + 1
 
     def _observe(self, record: Record) -> None:
         self.step = max(self.step, record.step)
@@ -168,17 +170,46 @@ class Journal:
         path = self._path / _EVENTS
         if not path.exists():
             return
-        whole = 0
         with path.open("rb") as file:
             for line in file:
                 try:
                     record = msgspec.json.decode(line, type=Record)
                 except msgspec.MsgspecError:
                     break
-                whole += len(line)
-                self.next_sequence = record.sequence + 1
+                self._count(record, line)
                 self.last_source = record.source if record.source is not None else self.last_source
                 self._recent.append(record)
                 self._observe(record)
         with path.open("ab") as file:
-            file.truncate(whole)
+            file.truncate(self._size_bytes)
+
+
+def read_records(folder: Folder, offset: int) -> Records:
+    """Return the next page of a journal nobody may be writing any more, from a place in its file."""
+    lines, offset = _read_lines(folder, _EVENTS, offset)
+    return Records([msgspec.json.decode(line, type=Record) for line in lines], offset)
+
+
+def read_log(folder: Folder, offset: int | None, tail_lines: int = 1000) -> LogPage:
+    """Return the next page of a job's log, or its last lines if `offset` is None."""
+    if offset is not None:
+        lines, end = _read_lines(folder, _LOGS, offset)
+        return LogPage([line.decode(errors="replace") for line in lines], end)
+    start = max(0, (folder.size(_LOGS) or 0) - _PAGE_BYTES)
+    lines, end = _read_lines(folder, _LOGS, start)
+    return LogPage([line.decode(errors="replace") for line in lines[1 if start else 0 :]][-tail_lines:], end)
+
+
+def _read_lines(folder: Folder, name: str, offset: int) -> tuple[list[bytes], int]:
+    """Return whole lines from a place in a file, a page of them, and where they end."""
+    size = folder.size(name)
+    if size is None or offset >= size:
+        return [], offset
+    page = _PAGE_BYTES
+    with folder.filesystem.open_input_file(f"{folder.path}/{name}") as file:
+        while True:
+            data: bytes = file.read_at(page, offset)
+            whole = data.rfind(b"\n") + 1
+            if whole or len(data) < page:
+                return data[:whole].splitlines(), offset + whole
+            page *= 2  # one line longer than a page

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from actors.errors import JobFailed
-from actors.journal import Record
 from actors.storage import Folder
+from raysync.ports import Record
 
 if TYPE_CHECKING:
     from pandas import DataFrame

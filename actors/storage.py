@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 from pyarrow import fs
 
-from actors.errors import CheckpointError
 from raysync.engine.messages import COORDINATOR
+from raysync.errors import CheckpointError
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -96,3 +96,47 @@ class Deadlock(RaysyncError, RuntimeError):
 
     def __str__(self) -> str:
         return f"no progress: {self.why} (seed {self.seed})"
+
+
+class NotRunning(RaysyncError, RuntimeError):
+    """A job asked for something it can do only while it trains."""
+
+    def __init__(self, job: str, state: str, reason: str) -> None:
+        super().__init__(job, state, reason)
+        self.job, self.state, self.reason = job, state, reason
+
+    def __str__(self) -> str:
+        return f"job {self.job} is {self.state}: {self.reason}; try again once it runs"
+
+
+class CheckpointError(RaysyncError, ValueError):
+    """A checkpoint that cannot be written, read, or continued from."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path, self.problem = path, problem
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.path}: {self.problem}"
+
+
+class RuntimeLost(RaysyncError, ConnectionError):
+    """The cluster that runs the jobs does not answer."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"the Ray cluster cannot be reached now: {self.problem}; jobs on it run on, try again in a moment"
+
+
+class RuntimeFailed(RaysyncError, RuntimeError):
+    """The runtime raised something nobody foresaw."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(kind, text)
+        self.kind, self.text = kind, text
+
+    def __str__(self) -> str:
+        return f"the runtime failed with {self.kind}: {self.text}"

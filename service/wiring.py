@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from actors.fit import connected, fit
-from actors.journal import Record
 from actors.storage import Folder, read_manifest
+from raysync.ports import Record
 from raysync.progress import ProgressLine
 from raysync.spec import JobSpec, parse_spec
 

@@ -22,9 +22,13 @@ class KnobBoard:
         """The job with the knobs now in force."""
         self._waiting: list[dict[str, Any]] = []
 
+    def preview(self, changes: Mapping[str, Any], expected_version: int | None) -> Knobs:
+        """Return the knobs that changes would make; raise if they cannot be."""
+        return turn(self._submitted, self.ahead(), changes, expected_version)
+
     def turn(self, changes: Mapping[str, Any], expected_version: int | None) -> Knobs:
         """Accept changes for the next decision and return the knobs they will make; raise if they cannot be."""
-        turned = turn(self._submitted, self.ahead(), changes, expected_version)
+        turned = self.preview(changes, expected_version)
         self._waiting.append(dict(changes))
         return turned
 

@@ -15,9 +15,8 @@ import torch
 
 from actors import Job, fit, submit
 from actors.crew import NAMESPACE
-from actors.errors import CheckpointError
 from actors.storage import Folder, completed, read_manifest
-from raysync.errors import KnobConflict, KnobError, SpecError
+from raysync.errors import CheckpointError, KnobConflict, KnobError, SpecError
 from raysync.spec import JobSpec, parse_spec
 from tests.jobs import job
 from tests.runtime.test_equality import simulated

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from actors.errors import CheckpointError
-from actors.journal import Journal, Record
+from actors.journal import Journal
 from actors.storage import (
     Folder,
     checkpoint_name,
@@ -22,7 +21,9 @@ from actors.storage import (
     write_part,
 )
 from raysync.engine.messages import COORDINATOR
+from raysync.errors import CheckpointError
 from raysync.metrics import Event
+from raysync.ports import Record
 
 
 @pytest.fixture(params=["path", "uri"])

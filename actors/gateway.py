@@ -1,0 +1,217 @@
+"""The gateway: a process of its own that answers a control plane's questions about jobs on a Ray cluster.
+
+A control plane that joined the cluster itself would die with it, and would load what Ray loads. So it starts this
+process, and they talk over a socket in a folder only their user can enter: `raysync.ports`, no pickle. The gateway
+holds no state: it may be killed and started again at any moment.
+
+    python -m actors.gateway ADDRESS SOCKET
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import ray
+import zmq
+import zmq.asyncio
+from ray.exceptions import RayError
+
+from actors.crew import clear_leftovers
+from actors.fit import join
+from actors.job import Job, find, submit
+from actors.journal import read_log, read_records
+from actors.storage import Folder, completed, read_manifest
+from raysync.control.states import JobState
+from raysync.errors import NotRunning, RaysyncError
+from raysync.knobs import Knobs
+from raysync.ports import Answer, Ask, CheckpointSeen, Greeting, Launch, LogPage, Records, Sighting, failed
+from raysync.spec import JobSpec
+
+_THREADS = 256
+"""Every followed job keeps one waiting; they are made when needed."""
+_ORPHANED_S = 1.0
+_PAGE = 2000
+
+logger = logging.getLogger(__name__)
+
+
+class Gateway:
+    """The methods a control plane may call; each is bounded in time by what it calls."""
+
+    def ping(self) -> str:
+        """Return the cluster's name, having heard from it."""
+        ray.nodes()
+        return cluster_name()
+
+    def launch(self, order: Any) -> str:
+        """Start a job's controller unless it is there; return the cluster it is on."""
+        launch = msgspec.convert(order, Launch)
+        with contextlib.suppress(ValueError):
+            find(launch.job)
+            return cluster_name()
+        if launch.again:
+            clear_leftovers(launch.job)
+        env: dict[str, Any] = {
+            **({"working_dir": launch.working_dir} if launch.working_dir else {}),
+            **({"pip": list(launch.pip)} if launch.pip else {}),
+        }
+        spec = JobSpec.model_validate_json(launch.spec)
+        resume = None if launch.again else launch.resume_from
+        try:
+            submit(spec, storage_path=launch.storage, job=launch.job, runtime_env=env, resume_from=resume)
+        except ValueError as error:
+            if isinstance(error, RaysyncError):
+                raise
+            find(launch.job)  # another control plane was faster; if that is not it, this raises
+        return cluster_name()
+
+    def look(self, job: str, path: str) -> Sighting:
+        """Return what is to be seen of a job."""
+        has_controller = _controller(job) is not None
+        folder = Folder(path)
+        seen = Sighting(has_controller=has_controller, has_checkpoint=bool(completed(folder)))
+        if folder.size("status.json") is None:
+            return seen
+        status = msgspec.json.decode(folder.read("status.json"))
+        if not JobState(status["state"]).is_terminal:
+            return seen
+        return msgspec.structs.replace(seen, end=status["state"], end_reason=status["reason"])
+
+    def records(self, job: str, after: int, wait_s: float) -> Records:
+        """Return events numbered above `after`, waiting for one."""
+        return Records(_job(job).records(after, _PAGE, wait_s))
+
+    def written_records(self, path: str, offset: int) -> Records:
+        """Return events from the journal in a job's folder."""
+        return read_records(Folder(path), offset)
+
+    def status(self, job: str) -> dict[str, Any]:
+        """Return what the controller tells."""
+        return _job(job).status()
+
+    def turn(self, job: str, changes: dict[str, Any], expected_version: int | None, dry_run: bool) -> Knobs:
+        """Turn knobs."""
+        return _job(job).turn(expected_version, dry_run=dry_run, **changes)
+
+    def checkpoint(self, job: str) -> None:
+        """Ask for a checkpoint."""
+        _job(job).checkpoint()
+
+    def stop(self, job: str, reason: str, force_after_s: float) -> None:
+        """End a job."""
+        _job(job).stop(reason, force_after_s=force_after_s)
+
+    def forget(self, job: str) -> None:
+        """Clear away what is left of a job on the cluster; its folder stays."""
+        found = _controller(job)
+        if found is not None:
+            found.forget()
+        clear_leftovers(job)
+
+    def checkpoints(self, path: str) -> list[CheckpointSeen]:
+        """Return the complete checkpoints in a job's folder, oldest first."""
+        folder = Folder(path)
+        return [_seen(folder.at(name), name) for name in completed(folder)]
+
+    def log(self, path: str, offset: int | None, tail_lines: int) -> LogPage:
+        """Return a page of a job's log."""
+        return read_log(Folder(path), offset, tail_lines)
+
+
+def cluster_name() -> str:
+    """Return a name no other cluster has."""
+    return str(ray.get_runtime_context().get_session_name())
+
+
+def _controller(job: str) -> Job | None:
+    try:
+        return find(job)
+    except ValueError:
+        return None
+
+
+def _job(job: str) -> Job:
+    found = _controller(job)
+    if found is None:
+        raise NotRunning(job, "not running", "it has no controller on this cluster")
+    return found
+
+
+def _seen(folder: Folder, name: str) -> CheckpointSeen:
+    manifest = read_manifest(folder)
+    return CheckpointSeen(
+        name=name,
+        path=folder.uri,
+        step=manifest["step"],
+        round=manifest["round"],
+        workers=len(manifest["workers"]),
+        elapsed_s=manifest["elapsed_s"],
+        size_bytes=sum(manifest["files"].values()),
+    )
+
+
+async def serve(endpoint: str) -> None:
+    """Answer until the control plane is gone."""
+    socket = zmq.asyncio.Context.instance().socket(zmq.PAIR)
+    socket.linger = 1000
+    socket.connect(endpoint)
+    await socket.send(msgspec.msgpack.encode(Greeting(cluster_name())))
+    gateway, parent = Gateway(), os.getppid()
+    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(_THREADS)
+    pending: set[asyncio.Task[None]] = set()
+
+    async def reply(ask: Ask) -> None:
+        answer = await loop.run_in_executor(pool, answered, gateway, ask)
+        await socket.send(answer)
+
+    while os.getppid() == parent:
+        if not await socket.poll(int(1000 * _ORPHANED_S)):
+            continue
+        task = asyncio.create_task(reply(msgspec.msgpack.decode(await socket.recv(), type=Ask)))
+        pending.add(task)
+        task.add_done_callback(pending.discard)
+
+
+def answered(gateway: Gateway, ask: Ask) -> bytes:
+    """Return the answer to a question, packed; whatever goes wrong is an answer too."""
+    method: Callable[..., Any] | None = getattr(gateway, ask.method, None) if ask.method[:1] != "_" else None
+    try:
+        if method is None:
+            raise LookupError(f"there is no method {ask.method!r}")
+        return msgspec.msgpack.encode(Answer(ask.number, method(**ask.arguments)), enc_hook=str)
+    except Exception as error:
+        if not isinstance(error, RaysyncError | RayError):
+            logger.exception("%s failed", ask.method)
+        return msgspec.msgpack.encode(failed(ask.number, error), enc_hook=str)
+
+
+def main(address: str, endpoint: str) -> int:
+    """Join the cluster and serve; if it cannot be joined, say so and end."""
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    try:
+        join(address)
+    except Exception as error:
+        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PAIR)
+        socket.linger = 1000
+        socket.connect(endpoint)
+        socket.send(msgspec.msgpack.encode(Greeting(None, str(error))))
+        socket.close()
+        zmq.Context.instance().term()
+        return 1
+    asyncio.run(serve(endpoint))
+    return 0
+
+
+if __name__ == "__main__":
+    # os._exit: threads that wait for Ray must not hold up the end.
+    code = main(sys.argv[1], sys.argv[2])
+    sys.stderr.flush()
+    os._exit(code)
