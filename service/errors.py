@@ -1,0 +1,159 @@
+"""Errors of the service; `service.problems` says which HTTP status each becomes."""
+
+from __future__ import annotations
+
+from raysync.errors import RaysyncError
+
+
+class DatabaseError(RaysyncError, ValueError):
+    """A database that cannot be used."""
+
+    def __init__(self, what: str, problem: str) -> None:
+        super().__init__(what, problem)
+        self.what, self.problem = what, problem
+
+    def __str__(self) -> str:
+        return f"database {self.what}: {self.problem}"
+
+
+class NotFound(RaysyncError, LookupError):
+    """Nothing has this id."""
+
+    def __init__(self, what: str, id: str) -> None:
+        super().__init__(what, id)
+        self.what, self.id = what, id
+
+    def __str__(self) -> str:
+        return f"there is no {self.what} {self.id!r}"
+
+
+class WrongState(RaysyncError, RuntimeError):
+    """Something a job cannot do in the state it is in."""
+
+    def __init__(self, job: str, state: str, remedy: str) -> None:
+        super().__init__(job, state, remedy)
+        self.job, self.state, self.remedy = job, state, remedy
+
+    def __str__(self) -> str:
+        return f"job {self.job} is {self.state}: {self.remedy}"
+
+
+class KeyReused(RaysyncError, ValueError):
+    """An Idempotency-Key that came before with another body."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"Idempotency-Key {self.key!r} was used for another job; send a new key with a new body"
+
+
+class PreconditionFailed(RaysyncError):
+    """An If-Match that does not match any more."""
+
+    def __init__(self, expected: str, current: str) -> None:
+        super().__init__(expected, current)
+        self.expected, self.current = expected, current
+
+    def __str__(self) -> str:
+        return f"If-Match says {self.expected}, the knobs are at {self.current}: read them again and repeat the change"
+
+
+class BadRequest(RaysyncError, ValueError):
+    """A request whose field cannot be what it is."""
+
+    def __init__(self, field: str, remedy: str) -> None:
+        super().__init__(field, remedy)
+        self.field, self.remedy = field, remedy
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.remedy}"
+
+
+class PackageError(RaysyncError, ValueError):
+    """A package that is refused."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"package refused: {self.problem}"
+
+
+class EntrypointRefused(RaysyncError, ValueError):
+    """A custom task whose code may not run here."""
+
+    def __init__(self, entrypoint: str, remedy: str) -> None:
+        super().__init__(entrypoint, remedy)
+        self.entrypoint, self.remedy = entrypoint, remedy
+
+    def __str__(self) -> str:
+        return f"entrypoint {self.entrypoint!r}: {self.remedy}"
+
+
+class TooLarge(RaysyncError, ValueError):
+    """A request body beyond the limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(limit_bytes)
+        self.limit_bytes = limit_bytes
+
+    def __str__(self) -> str:
+        return f"the body is larger than {self.limit_bytes} bytes"
+
+
+class WrongMediaType(RaysyncError, ValueError):
+    """A body of a kind nobody reads here."""
+
+    def __init__(self, found: str, wanted: str) -> None:
+        super().__init__(found, wanted)
+        self.found, self.wanted = found, wanted
+
+    def __str__(self) -> str:
+        return f"Content-Type is {self.found or 'missing'}; send {self.wanted}"
+
+
+class Unauthorized(RaysyncError, PermissionError):
+    """No token, or one that is not valid any more."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.problem}; send `Authorization: Bearer TOKEN`, made with `raysync token create`"
+
+
+class Forbidden(RaysyncError, PermissionError):
+    """A token whose role does not reach, or a request from where none may come."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class TooManyFailures(RaysyncError, PermissionError):
+    """Too many wrong tokens from one address."""
+
+    def __init__(self, wait_s: int) -> None:
+        super().__init__(wait_s)
+        self.wait_s = wait_s
+
+    def __str__(self) -> str:
+        return f"too many wrong tokens from this address; try again in {self.wait_s} s"
+
+
+class UnsafeBinding(RaysyncError, ValueError):
+    """A service that would be open to others in a way nobody has asked for."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem

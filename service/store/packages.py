@@ -1,0 +1,56 @@
+"""Packages of user code, by the digest of their bytes: any service process on this database has them."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from sqlalchemy import insert, select
+
+from service.errors import NotFound
+from service.store.database import Database
+from service.store.tables import packages
+
+
+class PackageRow(NamedTuple):
+    """A package without its bytes."""
+
+    id: str
+    owner: str
+    created_s: float
+    size_bytes: int
+    modules: tuple[str, ...]
+    """The modules it holds, by dotted name."""
+
+
+class Packages:
+    """Reads and writes packages."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, row: PackageRow, content: bytes) -> PackageRow:
+        """Enter a package; if it is there already, return that one."""
+        with self._database.write() as connection:
+            found = connection.execute(select(packages.c.id).where(packages.c.id == row.id)).one_or_none()
+            if found is None:
+                values = {**row._asdict(), "modules": json.dumps(row.modules), "content": content}
+                connection.execute(insert(packages).values(values))
+        return self.get(row.id)
+
+    def get(self, id: str) -> PackageRow:
+        """Return a package, or raise `NotFound`."""
+        columns = [packages.c[name] for name in PackageRow._fields]
+        with self._database.read() as connection:
+            row = connection.execute(select(*columns).where(packages.c.id == id)).one_or_none()
+        if row is None:
+            raise NotFound("package", id)
+        return PackageRow(row.id, row.owner, row.created_s, row.size_bytes, tuple(json.loads(row.modules)))
+
+    def content(self, id: str) -> bytes:
+        """Return a package's bytes."""
+        with self._database.read() as connection:
+            row = connection.execute(select(packages.c.content).where(packages.c.id == id)).one_or_none()
+        if row is None:
+            raise NotFound("package", id)
+        return bytes(row.content)

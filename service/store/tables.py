@@ -1,0 +1,110 @@
+"""The tables. Times are seconds since 1970, JSON is text: the same on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+metadata = MetaData()
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String(100), primary_key=True),
+    Column("name", String(63), nullable=False),
+    Column("owner", String(100), nullable=False),
+    Column("state", String(12), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("strategy", String(20), nullable=False),
+    Column("package", String(64)),
+    Column("pip", Text, nullable=False),
+    Column("resume_from", Text),
+    Column("on_cluster_loss", String(10), nullable=False),
+    Column("path", Text, nullable=False),
+    Column("created_s", Float, nullable=False),
+    Column("started_s", Float),
+    Column("ended_s", Float),
+    Column("step", BigInteger, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("workers", Integer, nullable=False),
+    Column("metrics", Text, nullable=False),
+    Column("knobs", Text, nullable=False),
+    Column("knob_version", Integer, nullable=False),
+    Column("knob_version_in_force", Integer, nullable=False),
+    Column("runs", Text, nullable=False),
+    Column("launches", Integer, nullable=False),
+    Column("launched_on", Text),
+    Column("stop", Text),
+    Column("stop_force_after_s", Float),
+    Column("last_sequence", BigInteger, nullable=False),
+    Column("num_events", BigInteger, nullable=False),
+    Column("thinned_below", BigInteger, nullable=False),
+    Column("thinned_to_every", Integer, nullable=False),
+    Column("lease_owner", String(64)),
+    Column("lease_until_s", Float),
+    Index("jobs_by_age", "created_s", "id"),
+    Index("jobs_by_state", "state", "created_s", "id"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("job", String(100), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("sequence", BigInteger, primary_key=True),
+    Column("kind", String(20), nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("time_s", Float, nullable=False),
+    Column("worker", Integer),
+    Column("knob_version", Integer, nullable=False),
+    Column("is_lasting", Boolean, nullable=False),
+    Column("data", Text, nullable=False),
+    Index("events_by_kind", "job", "kind", "sequence"),
+    sqlite_with_rowid=False,
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String(16), primary_key=True),
+    Column("name", String(100), nullable=False),
+    Column("role", String(10), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("created_s", Float, nullable=False),
+    Column("expires_s", Float),
+    Column("revoked_s", Float),
+    Column("used_s", Float),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("owner", String(100), primary_key=True),
+    Column("key", String(200), primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("job", String(100), ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("created_s", Float, nullable=False),
+)
+
+packages = Table(
+    "packages",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("owner", String(100), nullable=False),
+    Column("created_s", Float, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("modules", Text, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+)
