@@ -366,7 +366,9 @@ class ControllerActor:
         if state is not self._state:
             logger.info("%s: %s", state.value, reason)
             self._journal.note(
-                "state", {"state": state.value, "reason": reason, "before": self._state.value}, self._now_s
+                "state",
+                {"state": state.value, "reason": reason, "before": self._state.value, "at_s": time.time()},
+                self._now_s,
             )
         self._state, self._reason = state, reason
         self._save()

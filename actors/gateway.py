@@ -24,7 +24,7 @@ import zmq
 import zmq.asyncio
 from ray.exceptions import RayError
 
-from actors.crew import clear_leftovers
+from actors.crew import CONTROLLER, clear_leftovers
 from actors.fit import join
 from actors.job import Job, find, submit
 from actors.journal import read_log, read_records
@@ -64,7 +64,7 @@ class Gateway:
             **({"pip": list(launch.pip)} if launch.pip else {}),
         }
         spec = JobSpec.model_validate_json(launch.spec)
-        resume = None if launch.again else launch.resume_from
+        resume = _checkpoint(launch.resume_from) if launch.resume_from and not launch.again else None
         try:
             submit(spec, storage_path=launch.storage, job=launch.job, runtime_env=env, resume_from=resume)
         except ValueError as error:
@@ -72,6 +72,11 @@ class Gateway:
                 raise
             find(launch.job)  # another control plane was faster; if that is not it, this raises
         return cluster_name()
+
+    def jobs(self) -> list[str]:
+        """Return the jobs that have a controller here."""
+        named = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
+        return [name.removesuffix(f":{CONTROLLER}") for name in named if name.endswith(f":{CONTROLLER}")]
 
     def look(self, job: str, path: str) -> Sighting:
         """Return what is to be seen of a job."""
@@ -143,6 +148,12 @@ def _job(job: str) -> Job:
     if found is None:
         raise NotRunning(job, "not running", "it has no controller on this cluster")
     return found
+
+
+def _checkpoint(path: str) -> str:
+    """Return a checkpoint: the one at `path`, or the last one of the job at `path`."""
+    names = completed(Folder(path))
+    return f"{path}/{names[-1]}" if names else path
 
 
 def _seen(folder: Folder, name: str) -> CheckpointSeen:

@@ -21,8 +21,7 @@ from raysync.control.states import JobState
 from raysync.errors import CheckpointError
 from raysync.knobs import Knobs
 from raysync.ports import Record
-from raysync.sim.simulation import check_runnable
-from raysync.spec import JobSpec, parse_spec
+from raysync.spec import JobSpec, check_runnable, parse_spec
 
 _ANSWER_S = 90.0
 _FREE_TO_CHANGE = {"name", "budget", "checkpoint", "eval_every", "transport"}

@@ -56,6 +56,8 @@ def turn(spec: JobSpec, knobs: Knobs, changes: Mapping[str, Any], expected_versi
             raise KnobError(name, value, f"this job has no such knob; it has {', '.join(sorted(knobs.values))}")
         if name == "pause" and not isinstance(value, bool):
             raise KnobError(name, value, "must be true or false")
+        if name != "pause" and isinstance(value, bool):
+            raise KnobError(name, value, "must be a number")
         if name == "workers":
             _check_workers(spec, value)
     turned = Knobs(knobs.version + 1, {**knobs.values, **changes})

@@ -224,7 +224,15 @@ def parse_spec(data: object) -> JobSpec:
     try:
         return JobSpec.model_validate(data)
     except ValidationError as error:
-        raise SpecError(tuple(_problem(data, detail) for detail in error.errors())) from error
+        raise SpecError(tuple(describe(data, detail) for detail in error.errors())) from error
+
+
+def check_runnable(spec: JobSpec) -> None:
+    """Refuse what is specified but not run yet: the data-parallel engine has no pipeline."""
+    if spec.strategy.kind == "async_sparse":
+        raise SpecError((Problem("strategy.kind", spec.strategy.kind, "it is not run yet; choose another strategy"),))
+    if spec.scale.stages > 1:
+        raise SpecError((Problem("scale.stages", spec.scale.stages, "pipelines are not run yet; set it to 1"),))
 
 
 def read_spec(path: str | Path) -> JobSpec:
@@ -239,12 +247,12 @@ def read_spec(path: str | Path) -> JobSpec:
     return parse_spec(data)
 
 
-def _problem(data: Mapping[str, Any], detail: Any) -> Problem:
-    """Turn one pydantic error into a path as the user wrote it, the value there, and a remedy."""
+def describe(data: Any, detail: Any, model: Any = None) -> Problem:
+    """Turn one pydantic error about `data` into a path as the user wrote it, the value there, and a remedy."""
     path, parent = _locate(data, detail["loc"])
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
-        names = _field_names(detail["loc"])
+        names = _field_names(detail["loc"], model or JobSpec)
         close = difflib.get_close_matches(str(detail["loc"][-1]), names, 1)
         message = "there is no such field" + (
             f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(names)}" if names else ""
@@ -274,9 +282,8 @@ def _locate(data: Any, loc: tuple[Any, ...]) -> tuple[str, Any]:
     return ".".join(path), data
 
 
-def _field_names(loc: tuple[Any, ...]) -> list[str]:
-    """Return the fields of the model that refused the last part of `loc`."""
-    model: Any = JobSpec
+def _field_names(loc: tuple[Any, ...], model: Any) -> list[str]:
+    """Return the fields of the part of `model` that refused the last part of `loc`."""
     for part in loc[:-1]:
         if part in getattr(model, "model_fields", ()):
             model = model.model_fields[part].annotation

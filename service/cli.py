@@ -78,7 +78,7 @@ def run(
         if spec is None and resume is None:
             raise typer.BadParameter("give a job specification, or --resume CHECKPOINT")
         given = read_spec(spec) if spec is not None else None
-        from service.wiring import run_job, spec_of_checkpoint
+        from service.running import run_job, spec_of_checkpoint
 
         job = given or spec_of_checkpoint(str(resume))
         env = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raysync.errors import RaysyncError
+from raysync.errors import Problem, RaysyncError
 
 
 class DatabaseError(RaysyncError, ValueError):
@@ -69,6 +69,18 @@ class BadRequest(RaysyncError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.field}: {self.remedy}"
+
+
+class BodyInvalid(RaysyncError, ValueError):
+    """A request body whose fields are wrong."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        first = self.problems[0]
+        return f"{first.field}: {first.remedy}"
 
 
 class PackageError(RaysyncError, ValueError):

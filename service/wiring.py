@@ -1,60 +1,53 @@
-"""The composition root: the one place in `service` that knows the Ray runtime."""
+"""The composition root: the service wired to its database and to the gateway of the Ray runtime."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from typing import Any
+import sys
 
-import msgspec
-
-from actors.fit import connected, fit
-from actors.storage import Folder, read_manifest
-from raysync.ports import Record
-from raysync.progress import ProgressLine
-from raysync.spec import JobSpec, parse_spec
-
-
-def run_job(
-    spec: JobSpec,
-    *,
-    storage_path: str | None,
-    address: str | None,
-    runtime_env: dict[str, Any],
-    ship_code: bool,
-    resume_from: str | None,
-    emit: Callable[[dict[str, Any]], None] | None,
-) -> dict[str, Any]:
-    """Run a job with a live line in the terminal, or hand its events to `emit`; return what it came to."""
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    line = ProgressLine(spec.name, spec.budget.steps) if emit is None else None
-
-    def on_record(record: Record) -> None:
-        if emit is not None:
-            emit(msgspec.to_builtins(record))
-        if line is not None:
-            line.show(record.kind, record.step, record.data)
-
-    with connected(spec, address):
-        options: dict[str, Any] = {"storage_path": storage_path, "runtime_env": runtime_env, "ship_code": ship_code}
-        if line is None:
-            result = fit(spec, resume_from=resume_from, on_record=on_record, **options)
-        else:
-            with line:
-                result = fit(spec, resume_from=resume_from, on_record=on_record, **options)
-    final = Folder(result.path).at("final")
-    return {
-        "job": result.job,
-        "state": result.state,
-        "reason": result.reason,
-        "metrics": result.metrics,
-        "path": result.path,
-        "model": f"{final.uri}/model.pt" if final.size("model.pt") is not None else None,
-        "checkpoint": result.checkpoint_path,
-        "runs": result.runs,
-    }
+from service.auth import Authenticator
+from service.deps import Parts
+from service.embedded import EmbeddedRay
+from service.feed import Feeds
+from service.gateway import GatewayRuntime
+from service.manager import Manager
+from service.packages import Limits, unpack
+from service.prometheus import Metrics
+from service.runtime import Runtime
+from service.settings import Settings, environment
+from service.store import Store
 
 
-def spec_of_checkpoint(path: str) -> JobSpec:
-    """Return the job a checkpoint was taken of."""
-    return parse_spec(read_manifest(Folder(path))["spec"])
+def build(settings: Settings) -> tuple[Parts, EmbeddedRay | None]:
+    """Return the service wired to the database and the Ray its settings name, and that Ray if it is its own."""
+    store = Store(settings.database_url)
+    store.database.migrate()
+    embedded, env = None, dict(environment())
+    if settings.ray_address is None:
+        embedded = EmbeddedRay(settings.folder / "ray", env, settings.num_cpus)
+        env = embedded.env
+    runtime = GatewayRuntime(
+        address=embedded.address if embedded is not None else lambda: str(settings.ray_address),
+        command=lambda address, endpoint: (sys.executable, "-m", "actors.gateway", address, endpoint),
+        env=env,
+        log=settings.folder / "gateway.log",
+    )
+    return assemble(settings, store, runtime), embedded
+
+
+def assemble(settings: Settings, store: Store, runtime: Runtime) -> Parts:
+    """Return the service around a database and a runtime."""
+    limits = Limits(settings.max_package_files, settings.max_unpacked_bytes)
+
+    def unpacked(id: str) -> str:
+        return str(unpack(store.packages.content(id), settings.folder / "packages" / id, limits))
+
+    feeds = Feeds(store)
+    manager = Manager(
+        store,
+        runtime,
+        feeds,
+        storage=settings.storage_root,
+        unpack=unpacked,
+        events_per_job=settings.events_per_job,
+    )
+    return Parts(settings, store, runtime, feeds, manager, Authenticator(store.tokens), Metrics(store, runtime, feeds))

@@ -13,11 +13,11 @@ from raysync.engine import messages as m
 from raysync.engine.coordinator import Coordinator
 from raysync.engine.shard import Shard
 from raysync.engine.worker import Phase, Worker
-from raysync.errors import Deadlock, ProtocolError
+from raysync.errors import Deadlock
 from raysync.metrics import Event
 from raysync.sim.faults import Fault, Injector
 from raysync.sim.network import Network, Pace, Wires
-from raysync.spec import JobSpec
+from raysync.spec import JobSpec, check_runnable
 from raysync.tasks.workload import Workload
 
 Core = Worker | Shard | Coordinator
@@ -420,12 +420,4 @@ class Simulation:
         return (
             f"at {self.now_s:.2f} s: {workers or 'no workers'}; down: {', '.join(down) or 'nothing'}; "
             f"next step {self.coordinator.next_step}"
-        )
-
-
-def check_runnable(spec: JobSpec) -> None:
-    """Refuse what the data-parallel engine does not run."""
-    if spec.strategy.kind == "async_sparse" or spec.scale.stages > 1:
-        raise ProtocolError(
-            "engine", f"strategy {spec.strategy.kind!r} with {spec.scale.stages} stage(s) needs the pipeline runtime"
         )

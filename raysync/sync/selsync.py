@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from raysync.sync.base import Choice, PayloadKind, StepContext, Strategy
 from raysync.sync.signal import AnySignal, GradChange
+from raysync.value import Threshold
 
 _ADAPTATION = 0.5
 """How fast the target-rate controller moves: delta changes by this share of the rate error per step, on a log scale."""
@@ -23,7 +24,7 @@ class SelSync(Strategy):
     """Selective synchronisation."""
 
     kind: Literal["selsync"] = "selsync"
-    delta: float = Field(default=0.3, ge=0)
+    delta: Threshold = Field(default=0.3, ge=0)
     """The threshold; 0 synchronises at every step, inf at none."""
     aggregate: Literal["parameters", "gradients"] = "parameters"
     """Average parameters after the local step (the paper's choice), or gradients, which leaves replicas where they

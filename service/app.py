@@ -1,0 +1,93 @@
+"""The FastAPI application, made of parts it is handed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+from pydantic.json_schema import models_json_schema
+
+from raysync import __version__
+from service import problems
+from service.deps import Parts, Viewer
+from service.middleware import Envelope, Guard
+from service.routes import about, control, jobs, packages, telling
+from service.schemas import JobCreate, KnobPatch, StopRequest, WorkersPut
+
+API = "/api/v1"
+_BODIES = (JobCreate, KnobPatch, StopRequest, WorkersPut, problems.Problem)
+"""Models that appear in the document though FastAPI does not see them in a signature."""
+
+_DESCRIPTION = """Submit training jobs, watch them, and turn their synchronisation while they run.
+
+Everything but health needs `Authorization: Bearer TOKEN`. Errors are `application/problem+json` with a stable `type`.
+Streams are server-sent events that go on from `Last-Event-ID`.
+"""
+
+
+def create_app(parts: Parts) -> FastAPI:
+    """Return the application."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await parts.manager.start()
+        try:
+            yield
+        finally:
+            await parts.feeds.close()
+            await parts.manager.close()
+
+    app = FastAPI(
+        title="raysync",
+        version=__version__,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.parts = parts
+    for router in (jobs.router, control.router, telling.router, packages.router, about.router):
+        app.include_router(router, prefix=API)
+    app.include_router(about.health)
+    app.include_router(about.health, prefix=API, include_in_schema=False)
+    app.include_router(about.root)
+    document = _document(app)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    def openapi(caller: Viewer) -> JSONResponse:
+        return JSONResponse(document)
+
+    app.openapi = lambda: document  # type: ignore[method-assign]
+    problems.install(app)
+    app.add_middleware(Guard, hosts=_hosts(parts), limit_bytes=partial(_limit_bytes, parts))
+    app.add_middleware(Envelope, metrics=parts.metrics, is_tls=parts.settings.tls_cert is not None)
+    return app
+
+
+def _hosts(parts: Parts) -> frozenset[str]:
+    local = {"localhost", "127.0.0.1", "::1"}
+    return frozenset({*local, parts.settings.host.lower(), *(host.lower() for host in parts.settings.allow_hosts)})
+
+
+def _limit_bytes(parts: Parts, path: str) -> int:
+    settings = parts.settings
+    return settings.max_package_bytes if path == f"{API}/packages" else settings.max_body_bytes
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document with the bodies that are read by hand."""
+    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    pairs: Any = [(model, "validation") for model in _BODIES]
+    _, schemas = models_json_schema(pairs, ref_template="#/components/schemas/{model}")
+    components = document.setdefault("components", {}).setdefault("schemas", {})
+    components |= schemas["$defs"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        components.pop(name, None)
+    return document

@@ -1,0 +1,241 @@
+"""The runtime behind a gateway process: started here, asked over a socket, started again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from raysync.errors import RuntimeLost
+from raysync.knobs import Knobs
+from raysync.ports import Answer, Ask, CheckpointSeen, Greeting, Launch, LogPage, Records, Sighting, raised
+
+T = TypeVar("T")
+
+_GREETING_S = 90.0
+_PING_EVERY_S = 2.0
+_PING_S = 15.0
+_ASK_S = 60.0
+_AGAIN_S = 1.0
+_AGAIN_MAX_S = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class GatewayRuntime:
+    """A `Runtime` on a Ray cluster.
+
+    Args:
+        address: Returns the cluster's address, starting one if that is its way; called in a thread, before each try.
+        command: Returns the command of a gateway for an address and a socket.
+        env: The gateway's environment.
+        log: Where the gateway's own lines go.
+
+    """
+
+    def __init__(
+        self,
+        address: Callable[[], str],
+        command: Callable[[str, str], Sequence[str]],
+        env: Mapping[str, str],
+        log: Path,
+    ) -> None:
+        self._address, self._command, self._env, self._log = address, command, dict(env), log
+        self._cluster: str | None = None
+        self._problem = "it has not been looked for yet"
+        self._lost_s = time.monotonic()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._socket: zmq.asyncio.Socket | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def cluster(self) -> str | None:
+        """The cluster that answers now."""
+        return self._cluster
+
+    @property
+    def problem(self) -> str:
+        """Why none does."""
+        return self._problem
+
+    @property
+    def unreachable_s(self) -> float:
+        """For how long none has."""
+        return 0.0 if self._cluster is not None else time.monotonic() - self._lost_s
+
+    async def start(self) -> None:
+        """Begin to look for a cluster."""
+        self._tasks = [asyncio.create_task(self._supervise(), name="gateway")]
+
+    async def close(self) -> None:
+        """End the gateway; jobs run on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # Questions
+
+    async def launch(self, order: Launch) -> str:
+        """Start a job unless it runs."""
+        return await self._ask("launch", str, order=order)
+
+    async def jobs(self) -> list[str]:
+        """Return the jobs on the cluster."""
+        return await self._ask("jobs", list[str])
+
+    async def look(self, job: str, path: str) -> Sighting:
+        """Return what is to be seen of a job."""
+        return await self._ask("look", Sighting, job=job, path=path)
+
+    async def records(self, job: str, after: int, wait_s: float) -> Records:
+        """Return what a job has told since."""
+        return await self._ask("records", Records, job=job, after=after, wait_s=wait_s)
+
+    async def written_records(self, path: str, offset: int) -> Records:
+        """Return what is written in a job's folder."""
+        return await self._ask("written_records", Records, path=path, offset=offset)
+
+    async def status(self, job: str) -> dict[str, Any]:
+        """Return what the job's controller knows."""
+        return await self._ask("status", dict[str, Any], job=job)
+
+    async def turn(self, job: str, changes: dict[str, Any], expected_version: int | None, dry_run: bool) -> Knobs:
+        """Turn knobs at the next decision."""
+        return await self._ask(
+            "turn", Knobs, job=job, changes=changes, expected_version=expected_version, dry_run=dry_run
+        )
+
+    async def checkpoint(self, job: str) -> None:
+        """Ask for a checkpoint."""
+        await self._ask("checkpoint", type(None), job=job)
+
+    async def stop(self, job: str, reason: str, force_after_s: float) -> None:
+        """End a job."""
+        await self._ask("stop", type(None), job=job, reason=reason, force_after_s=force_after_s)
+
+    async def forget(self, job: str) -> None:
+        """Clear away what is left of a job on the cluster."""
+        await self._ask("forget", type(None), job=job)
+
+    async def checkpoints(self, path: str) -> list[CheckpointSeen]:
+        """Return the checkpoints in a job's folder."""
+        return await self._ask("checkpoints", list[CheckpointSeen], path=path)
+
+    async def log(self, path: str, offset: int | None, tail_lines: int) -> LogPage:
+        """Return a page of a job's log."""
+        return await self._ask("log", LogPage, path=path, offset=offset, tail_lines=tail_lines)
+
+    async def _ask(self, method: str, kind: type[T], *, timeout_s: float = _ASK_S, **arguments: Any) -> T:
+        if self._socket is None or self._cluster is None:
+            raise RuntimeLost(self._problem)
+        number = next(self._numbers)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            await self._socket.send(msgspec.msgpack.encode(Ask(number, method, arguments)))
+            answer: Answer = await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            raise RuntimeLost(f"no answer to {method} within {timeout_s:.0f} s") from None
+        finally:
+            del self._waiting[number]
+        if answer.error is not None:
+            raise raised(answer)
+        return msgspec.convert(answer.value, kind)
+
+    # The process
+
+    async def _supervise(self) -> None:
+        """Keep a gateway on a cluster for as long as the service lives."""
+        again_s = _AGAIN_S
+        while True:
+            try:
+                address = await asyncio.to_thread(self._address)
+                await self._run(address)
+                again_s = _AGAIN_S
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                self._problem = str(error)
+                logger.warning("no Ray cluster: %s", error)
+            await asyncio.sleep(again_s)
+            again_s = min(_AGAIN_MAX_S, 2 * again_s)
+
+    async def _run(self, address: str) -> None:
+        """Run one gateway until it dies or its cluster stops answering."""
+        folder = tempfile.mkdtemp(prefix="raysync-gw-")
+        endpoint = f"ipc://{folder}/gateway"
+        socket = zmq.asyncio.Context.instance().socket(zmq.PAIR)
+        socket.linger = 0
+        socket.bind(endpoint)
+        with self._log.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *self._command(address, endpoint),
+                env=self._env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            await self._greet(socket, process)
+            self._socket = socket
+            logger.info("joined the Ray cluster at %s", address, extra={"cluster": self._cluster})
+            await self._first_to_end(self._read(socket), self._ping(), process.wait())
+            self._problem = f"the gateway to {address} ended"
+        finally:
+            self._lose()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            socket.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def _greet(self, socket: zmq.asyncio.Socket, process: asyncio.subprocess.Process) -> None:
+        waits_s, step_s = _GREETING_S, 0.5
+        while not await socket.poll(int(1000 * step_s)):
+            waits_s -= step_s
+            if process.returncode is not None or waits_s <= 0:
+                raise RuntimeLost(f"the gateway said nothing; see {self._log}")
+        greeting = msgspec.msgpack.decode(await socket.recv(), type=Greeting)
+        if greeting.cluster is None:
+            raise RuntimeLost(greeting.problem or "no reason given")
+        self._cluster = greeting.cluster
+
+    async def _read(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            answer = msgspec.msgpack.decode(await socket.recv(), type=Answer)
+            future = self._waiting.get(answer.number)
+            if future is not None and not future.done():
+                future.set_result(answer)
+
+    async def _ping(self) -> None:
+        while True:
+            await self._ask("ping", str, timeout_s=_PING_S)
+            await asyncio.sleep(_PING_EVERY_S)
+
+    async def _first_to_end(self, *coroutines: Any) -> None:
+        tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _lose(self) -> None:
+        if self._cluster is not None:
+            self._lost_s = time.monotonic()
+        self._cluster = self._socket = None
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(RuntimeLost(self._problem))

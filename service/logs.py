@@ -1,0 +1,71 @@
+"""The service's own log: a line of JSON per record, or plain text for a terminal, with request and job ids."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from contextvars import ContextVar
+from typing import Any
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+
+_TOKEN = re.compile(r"rs_[0-9a-f]{8}_[A-Za-z0-9_-]{20,}")
+_PLAIN = set(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
+
+
+def redacted(text: str) -> str:
+    """Return text without tokens, should one ever get into it."""
+    return _TOKEN.sub("rs_[hidden]", text)
+
+
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    found = {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
+    return {**({"request_id": request_id.get()} if request_id.get() else {}), **found}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        line = {"time": stamp, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return redacted(json.dumps({**line, **_extras(record)}, default=str))
+
+
+class Plain(logging.Formatter):
+    """One readable line per record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
+        extras = " ".join(f"{name}={value}" for name, value in _extras(record).items() if name != "request_id")
+        text = f"{stamp} {record.levelname.lower():<7} {record.getMessage()}{f'  [{extras}]' if extras else ''}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return redacted(text)
+
+
+def configure(format: str) -> None:
+    """Send all of this process's log to stderr; called by whoever starts the service."""
+    as_text = format == "text" or (format == "auto" and sys.stderr.isatty())
+    handler = logging.StreamHandler()
+    handler.setFormatter(Plain() if as_text else JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    for noisy in ("uvicorn.access", "alembic", "httpx"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    for name in ("uvicorn", "uvicorn.error"):
+        logging.getLogger(name).handlers[:] = []
+        logging.getLogger(name).propagate = True

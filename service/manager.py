@@ -1,0 +1,307 @@
+"""Looks after the jobs: launches them, follows them to their end, finds them again after a restart.
+
+What to do about a job is `raysync.control.adopt`'s to say; here it is carried out, one task per live job. Of several
+service processes on one database each looks after the jobs it holds a lease on; the rest is open to all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from raysync.control.adopt import Known, Move, Verdict, adopt
+from raysync.control.states import JobState
+from raysync.errors import NotRunning, RaysyncError, RuntimeFailed, RuntimeLost
+from raysync.knobs import Knobs
+from raysync.ports import Launch, Record, Sighting
+from service.errors import NotFound, WrongState
+from service.feed import Feeds
+from service.fold import fold
+from service.runtime import Runtime
+from service.store import JobRow, Store
+
+LEASE_S = 15.0
+_RENEW_S = 1.0
+_LOOK_S = 1.0
+_FOLLOW_S = 5.0
+_STATUS_S = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+class Manager:
+    """Carries out what is decided about every live job."""
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        feeds: Feeds,
+        *,
+        storage: str,
+        unpack: Callable[[str], str],
+        events_per_job: int,
+    ) -> None:
+        self.store, self.runtime, self.feeds = store, runtime, feeds
+        self._storage, self._unpack, self._events_per_job = storage, unpack, events_per_job
+        self.id = secrets.token_hex(8)
+        """Who this process is to others on the same database."""
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._due = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+        self._swept: str | None = None
+
+    async def start(self) -> None:
+        """Begin to look after jobs."""
+        await self.runtime.start()
+        self._loop = asyncio.create_task(self._run(), name="manager")
+
+    async def close(self) -> None:
+        """Let go of all jobs; they run on."""
+        tasks = [task for task in (self._loop, *self._tasks.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(self.store.jobs.release, self.id)
+        await self.runtime.close()
+
+    def wake(self) -> None:
+        """Look for new jobs now."""
+        self._due.set()
+
+    # What routes call
+
+    async def turn(self, id: str, changes: dict[str, Any], expected_version: int | None, dry_run: bool) -> Knobs:
+        """Turn knobs of a running job; they take effect with the next decision."""
+        row = await self._live(id, "its knobs do not turn any more")
+        if row.launches == 0:
+            raise NotRunning(id, row.state, row.reason)
+        knobs = await self.runtime.turn(id, changes, expected_version, dry_run)
+        if not dry_run:
+            await asyncio.to_thread(self.store.jobs.turned, id, knobs.version, knobs.values)
+            logger.info("knobs turned", extra={"job": id, "changes": changes, "version": knobs.version})
+        return knobs
+
+    async def stop(self, id: str, reason: str, force_after_s: float) -> JobRow:
+        """Ask a job to end; asking again may only shorten the bound, and what has ended stays ended."""
+        row = await asyncio.to_thread(self.store.jobs.ask_stop, id, reason, force_after_s)
+        if not row.is_terminal and row.launches > 0:
+            try:
+                await self.runtime.stop(id, row.stop or reason, force_after_s)
+            except (RuntimeLost, NotRunning) as error:
+                logger.info("the stop is told later: %s", error, extra={"job": id})
+        self.wake()
+        return row
+
+    async def checkpoint(self, id: str) -> None:
+        """Ask a running job for a checkpoint."""
+        row = await self._live(id, "it takes no checkpoints any more")
+        if row.launches == 0:
+            raise NotRunning(id, row.state, row.reason)
+        await self.runtime.checkpoint(id)
+
+    async def _live(self, id: str, remedy: str) -> JobRow:
+        row = await asyncio.to_thread(self.store.jobs.get, id)
+        if row.is_terminal:
+            raise WrongState(id, row.state, remedy)
+        return row
+
+    # One task per job
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                now_s = time.time()
+                mine = await asyncio.to_thread(self.store.jobs.lease, self.id, now_s, now_s + LEASE_S)
+                for id in mine - self._tasks.keys():
+                    self._tasks[id] = asyncio.create_task(self._tend(id), name=f"job {id}")
+                for id, task in list(self._tasks.items()):
+                    if id not in mine:  # ended, or somebody else's now
+                        task.cancel()
+                    if task.done() or id not in mine:
+                        del self._tasks[id]
+                await self._sweep()
+            except Exception:
+                logger.exception("jobs could not be looked after; trying again")
+            try:
+                await asyncio.wait_for(self._due.wait(), _RENEW_S)
+            except TimeoutError:
+                continue
+            self._due.clear()
+
+    async def _tend(self, id: str) -> None:
+        """Do what is to be done about a job until it has ended."""
+        while True:
+            try:
+                row = await asyncio.to_thread(self.store.jobs.get, id)
+                known = await self._known(row)
+                verdict = adopt(known)
+                if verdict.move is Move.REST:
+                    return
+                await self._carry_out(row, known, verdict)
+            except NotFound:
+                return
+            except (RuntimeLost, NotRunning) as error:
+                logger.info("%s", error, extra={"job": id})
+                await asyncio.sleep(_LOOK_S)
+            except Exception:
+                logger.exception("looking after a job failed; trying again", extra={"job": id})
+                await asyncio.sleep(_LOOK_S)
+
+    async def _known(self, row: JobRow) -> Known:
+        seen = Sighting(has_controller=False)
+        cluster = self.runtime.cluster
+        if cluster is not None and not row.is_terminal:
+            seen = await self.runtime.look(row.id, row.path)
+        return Known(
+            state=JobState(row.state),
+            launches=row.launches,
+            launched_on=row.launched_on,
+            cluster=cluster,
+            unreachable_s=self.runtime.unreachable_s,
+            has_controller=seen.has_controller,
+            end=JobState(seen.end) if seen.end is not None else None,
+            end_reason=seen.end_reason,
+            stop=row.stop,
+            on_cluster_loss="resume" if row.on_cluster_loss == "resume" else "fail",
+            has_checkpoint=seen.has_checkpoint,
+        )
+
+    async def _carry_out(self, row: JobRow, known: Known, verdict: Verdict) -> None:
+        if verdict.move not in (Move.WAIT, Move.FOLLOW):
+            logger.info("%s: %s", verdict.move.value, verdict.reason, extra={"job": row.id})
+        match verdict.move:
+            case Move.WAIT:
+                await self._wait(row, verdict.reason)
+            case Move.LAUNCH | Move.RELAUNCH:
+                await self._launch(row, again=verdict.move is Move.RELAUNCH)
+            case Move.FOLLOW:
+                await self._follow(row)
+            case Move.FINISH | Move.STOP | Move.FAIL:
+                ends = {Move.FINISH: known.end, Move.STOP: JobState.STOPPED}
+                await self._read_rest(row)
+                await self._enter(row.id, ends.get(verdict.move) or JobState.FAILED, verdict.reason)
+
+    async def _wait(self, row: JobRow, reason: str) -> None:
+        state = JobState.RECOVERING if row.started_s is not None else JobState(row.state)
+        if (state.value, reason) != (row.state, row.reason):
+            await self._change(row.id, {"state": state.value, "reason": reason})
+        await asyncio.sleep(_LOOK_S)
+
+    async def _launch(self, row: JobRow, again: bool) -> None:
+        """Start a job; what cannot be started has failed."""
+        await asyncio.to_thread(self.store.jobs.count_launch, row.id)
+        try:
+            working_dir = await asyncio.to_thread(self._unpack, row.package) if row.package else None
+            cluster = await self.runtime.launch(
+                Launch(
+                    job=row.id,
+                    spec=row.spec,
+                    storage=self._storage,
+                    working_dir=working_dir,
+                    pip=row.pip,
+                    resume_from=row.resume_from,
+                    again=again,
+                )
+            )
+        except (RuntimeLost, NotRunning):
+            raise
+        except RaysyncError as error:
+            await self._enter(row.id, JobState.FAILED, f"it could not be started: {error}")
+            return
+        await self._change(row.id, {"launched_on": cluster})
+
+    async def _follow(self, row: JobRow) -> None:
+        """Take in what a job tells, to its end; raises when it cannot be reached any more."""
+        if row.stop is not None:
+            await self.runtime.stop(row.id, row.stop, row.stop_force_after_s or 0.0)
+        looked_s = 0.0
+        while True:
+            if time.monotonic() - looked_s > _STATUS_S:
+                looked_s = time.monotonic()
+                await self._look_closer(row)
+            told = await self.runtime.records(row.id, row.last_sequence, _FOLLOW_S)
+            row = await self._take_in(row, told.records)
+            if row.is_terminal:
+                logger.info("%s: %s", row.state, row.reason, extra={"job": row.id})
+                await self.runtime.forget(row.id)
+                return
+
+    async def _look_closer(self, row: JobRow) -> None:
+        status = await self.runtime.status(row.id)
+        runs = {**status["runs"], "actors": status["actors"]}
+        fresh: dict[str, Any] = {} if runs == row.runs else {"runs": runs}
+        if status["state"] == row.state and status["reason"] != row.reason:
+            fresh["reason"] = status["reason"]
+        if fresh:
+            await self._change(row.id, fresh)
+
+    async def _read_rest(self, row: JobRow) -> None:
+        """Take in what a job wrote into its folder while nobody listened."""
+        if row.launches == 0 or self.runtime.cluster is None:
+            return
+        offset = 0
+        while True:
+            told = await self.runtime.written_records(row.path, offset)
+            if told.offset == offset:
+                return
+            offset = told.offset
+            row = await self._take_in(row, told.records)
+
+    async def _take_in(self, row: JobRow, records: list[Record]) -> JobRow:
+        fresh = [record for record in records if record.sequence > row.last_sequence]
+        if not fresh:
+            return row
+        row = await asyncio.to_thread(self.store.jobs.get, row.id)
+        await asyncio.to_thread(self.store.events.append, row.id, fresh, fold(row, fresh, time.time()))
+        self.feeds.hint(row.id)
+        row = await asyncio.to_thread(self.store.jobs.get, row.id)
+        if row.num_events > self._events_per_job:
+            gone = await asyncio.to_thread(self.store.events.thin, row.id, self._events_per_job)
+            logger.info("%d old events were thinned out", gone, extra={"job": row.id})
+        return row
+
+    async def _enter(self, id: str, state: JobState, reason: str) -> None:
+        """Write a job's end into the books, unless its own journal has told it."""
+        row = await asyncio.to_thread(self.store.jobs.get, id)
+        if row.is_terminal:
+            return
+        data = {"state": state.value, "reason": reason, "before": row.state, "at_s": time.time()}
+        record = Record(sequence=row.last_sequence + 1, kind="state", time_s=0.0, step=row.step, data=data)
+        await self._take_in(row, [record])
+
+    async def _change(self, id: str, changes: dict[str, Any]) -> None:
+        await asyncio.to_thread(self.store.jobs.change, id, changes)
+
+    async def _sweep(self) -> None:
+        """Once per cluster joined: end what runs there of jobs that have ended in the books."""
+        cluster = self.runtime.cluster
+        if cluster is None or cluster == self._swept:
+            return
+        try:
+            for id in await self.runtime.jobs():
+                await self._sweep_one(id)
+        except (RuntimeLost, RuntimeFailed) as error:
+            logger.info("not swept yet: %s", error)
+            return
+        self._swept = cluster
+
+    async def _sweep_one(self, id: str) -> None:
+        try:
+            row = await asyncio.to_thread(self.store.jobs.get, id)
+        except NotFound:
+            return  # somebody else's
+        if row.is_terminal:
+            logger.info("clearing away what is left of it", extra={"job": id})
+            await self.runtime.forget(id)
+
+
+def knobs_of(row: JobRow) -> Knobs:
+    """Return a job's knobs as they will be at its next decision."""
+    return msgspec.convert({"version": row.knob_version, "values": row.knobs}, Knobs)

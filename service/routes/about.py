@@ -1,0 +1,51 @@
+"""About the service: what jobs may be made of, whether it is well, what Prometheus wants to know."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from raysync import __version__
+from service.catalogue import Catalogue, catalogue
+from service.deps import PartsDep, Viewer
+from service.problems import documented
+from service.schemas import Health, Readiness
+
+router = APIRouter(tags=["about"])
+health = APIRouter(tags=["about"])
+root = APIRouter(tags=["about"])
+
+
+@router.get("/components", responses=documented())
+def components(caller: Viewer) -> Catalogue:
+    """Return every task, strategy, codec, optimizer and schedule, with its JSON Schema, and what may turn live."""
+    return catalogue()
+
+
+@health.get("/healthz")
+def healthz() -> Health:
+    """Answer as long as the service is alive."""
+    return Health(version=__version__)
+
+
+@health.get("/readyz", responses={503: {"model": Readiness, "description": "Not yet, or not now."}})
+def readyz(parts: PartsDep, response: Response) -> Readiness:
+    """Tell whether the database is there and a Ray cluster answers."""
+    try:
+        parts.store.database.check()
+        database = "ok"
+    except Exception as error:
+        database = f"does not answer ({type(error).__name__})"
+    ray = "ok" if parts.runtime.cluster is not None else parts.runtime.problem
+    is_ready = database == ray == "ok"
+    response.status_code = 200 if is_ready else 503
+    return Readiness(ready=is_ready, database=database, ray=ray)
+
+
+@root.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **documented()},
+)
+def metrics(parts: PartsDep, caller: Viewer) -> Response:
+    """Return metrics for Prometheus; give its scrape configuration a viewer's token."""
+    return Response(parts.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,60 @@
+"""`raysync run`: a job without a service, on the Ray runtime itself. A composition root: it knows `actors`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from actors.fit import connected, fit
+from actors.storage import Folder, read_manifest
+from raysync.ports import Record
+from raysync.progress import ProgressLine
+from raysync.spec import JobSpec, parse_spec
+
+
+def run_job(
+    spec: JobSpec,
+    *,
+    storage_path: str | None,
+    address: str | None,
+    runtime_env: dict[str, Any],
+    ship_code: bool,
+    resume_from: str | None,
+    emit: Callable[[dict[str, Any]], None] | None,
+) -> dict[str, Any]:
+    """Run a job with a live line in the terminal, or hand its events to `emit`; return what it came to."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    line = ProgressLine(spec.name, spec.budget.steps) if emit is None else None
+
+    def on_record(record: Record) -> None:
+        if emit is not None:
+            emit(msgspec.to_builtins(record))
+        if line is not None:
+            line.show(record.kind, record.step, record.data)
+
+    with connected(spec, address):
+        options: dict[str, Any] = {"storage_path": storage_path, "runtime_env": runtime_env, "ship_code": ship_code}
+        if line is None:
+            result = fit(spec, resume_from=resume_from, on_record=on_record, **options)
+        else:
+            with line:
+                result = fit(spec, resume_from=resume_from, on_record=on_record, **options)
+    final = Folder(result.path).at("final")
+    return {
+        "job": result.job,
+        "state": result.state,
+        "reason": result.reason,
+        "metrics": result.metrics,
+        "path": result.path,
+        "model": f"{final.uri}/model.pt" if final.size("model.pt") is not None else None,
+        "checkpoint": result.checkpoint_path,
+        "runs": result.runs,
+    }
+
+
+def spec_of_checkpoint(path: str) -> JobSpec:
+    """Return the job a checkpoint was taken of."""
+    return parse_spec(read_manifest(Folder(path))["spec"])

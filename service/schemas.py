@@ -1,0 +1,278 @@
+"""What goes over HTTP: bodies and answers, with examples."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from raysync.control.states import JobState
+from raysync.knobs import KNOB_FIELDS
+from raysync.ports import CheckpointSeen
+from raysync.spec import JobSpec
+from service.errors import BadRequest
+from service.store import EventRow, JobRow
+from service.store.packages import PackageRow
+
+JobId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
+PackageId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_REQUIREMENT = r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?([<>=!~]=?[A-Za-z0-9.*+!,<>=~ -]+)?$"
+Requirement = Annotated[str, Field(pattern=_REQUIREMENT, max_length=200)]
+"""A name with versions: no URLs and no options, which could send pip elsewhere."""
+KnobChange = float | bool | Literal["Infinity"]
+
+_EXAMPLE_SPEC: Any = {
+    "name": "digits",
+    "task": {"kind": "digits"},
+    "strategy": {"kind": "selsync", "delta": 0.3},
+    "compression": {"push": {"kind": "onebit"}, "pull": {"kind": "onebit"}},
+    "scale": {"workers": 2, "max_workers": 4},
+    "budget": {"steps": 2000},
+}
+
+
+class Body(BaseModel):
+    """What a client sends: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class JobCreate(Body):
+    """A job to run."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"spec": _EXAMPLE_SPEC}]})
+
+    spec: JobSpec
+    package: PackageId | None = Field(default=None, description="your code, as `POST /packages` named it")
+    pip: tuple[Requirement, ...] = Field(default=(), max_length=50, description="requirements to install for workers")
+    resume_from: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}(/checkpoint_\d{6,9})?$")] | None = Field(
+        default=None,
+        description="a job to continue from its last checkpoint, or one of its checkpoints: `JOB/checkpoint_000003`",
+    )
+    on_cluster_loss: Literal["fail", "resume"] = Field(
+        default="fail",
+        description="what to do if the Ray cluster goes away: give up, or go on from the last checkpoint",
+    )
+
+
+class KnobPatch(Body):
+    """Knobs to turn, all at the same step."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"values": {"delta": 0.5}, "expected_version": 3}]})
+
+    values: dict[Annotated[str, Field(max_length=40)], KnobChange] = Field(
+        min_length=1, max_length=20, description=f"which of {', '.join((*KNOB_FIELDS, 'pause'))} to set to what"
+    )
+    expected_version: int | None = Field(default=None, ge=0, description="refuse with 409 if the version is another")
+    dry_run: bool = Field(default=False, description="check and answer, but change nothing")
+
+
+class WorkersPut(Body):
+    """A number of workers."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"count": 3}]})
+
+    count: int = Field(ge=1, le=4096, description="between the job's min_workers and max_workers")
+
+
+class StopRequest(Body):
+    """How a job is to end."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "good enough"}]})
+
+    reason: str = Field(default="somebody stopped it", min_length=1, max_length=500)
+    force_after_s: float = Field(default=60.0, ge=0, le=3600, description="end it by force if it takes longer")
+
+
+class JobSummary(BaseModel):
+    """A job in a list."""
+
+    id: str
+    name: str
+    owner: str = Field(description="the name of the token that submitted it")
+    state: JobState
+    is_terminal: bool
+    reason: str = Field(description="why it is in this state; of a failed job, the traceback")
+    strategy: str
+    created_at: datetime
+    started_at: datetime | None = Field(description="when it first trained")
+    ended_at: datetime | None
+    step: int
+    steps: int
+    workers: int = Field(description="how many train now")
+    metrics: dict[str, float | None] = Field(description="the last value of each metric")
+    knob_version: int
+
+
+class JobPublic(JobSummary):
+    """A job with all that is known of it."""
+
+    spec: dict[str, Any]
+    knobs: dict[str, Any]
+    on_cluster_loss: str
+    package: str | None
+    resume_from: str | None
+    launches: int = Field(description="how often it was started; more than once after a cluster was lost")
+    runs: dict[str, Any] = Field(description="what really runs: link, codecs, devices, actors")
+    path: str = Field(description="the job's folder")
+    last_sequence: int = Field(description="the number of its last event")
+
+
+class JobPage(BaseModel):
+    """Jobs, newest first."""
+
+    items: list[JobSummary]
+    next_cursor: str | None = Field(description="send it as `cursor` for the next page; null on the last")
+
+
+class KnobsPublic(BaseModel):
+    """A job's knobs."""
+
+    job: str
+    version: int = Field(description="goes up by one with each change; also the ETag")
+    values: dict[str, Any] = Field(description="as they are, or will be at the next decision")
+    version_in_force: int = Field(description="the version the workers have now")
+    before: dict[str, Any] = Field(default={}, description="what the changed knobs were: send it back to undo")
+    dry_run: bool = False
+
+
+class EventPublic(BaseModel):
+    """Something that happened."""
+
+    job: str
+    sequence: int
+    kind: str
+    step: int
+    time_s: float = Field(description="seconds since the job's start")
+    worker: int | None
+    knob_version: int
+    data: dict[str, Any]
+
+
+class EventPage(BaseModel):
+    """Events in order."""
+
+    items: list[EventPublic]
+    next_after: int | None = Field(description="send it as `after` for the next page; null if there is no more now")
+
+
+class CheckpointPublic(BaseModel):
+    """A checkpoint."""
+
+    name: str
+    path: str
+    step: int
+    round: int
+    workers: int
+    elapsed_s: float
+    size_bytes: int
+
+
+class PackagePublic(BaseModel):
+    """A package of user code."""
+
+    id: str
+    size_bytes: int
+    modules: list[str] = Field(description="what can be named in an entrypoint")
+    created_at: datetime
+
+
+class Health(BaseModel):
+    """That the service is alive."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+
+
+class Readiness(BaseModel):
+    """Whether the service can run jobs now."""
+
+    ready: bool
+    database: str
+    ray: str
+
+
+def summary_of(row: JobRow) -> JobSummary:
+    """Return a job for a list."""
+    return JobSummary(**_common(row))
+
+
+def public(row: JobRow) -> JobPublic:
+    """Return a job with all that is known of it."""
+    return JobPublic(
+        **_common(row),
+        spec=json.loads(row.spec),
+        knobs=json_values(row.knobs),
+        on_cluster_loss=row.on_cluster_loss,
+        package=row.package,
+        resume_from=row.resume_from,
+        launches=row.launches,
+        runs=row.runs,
+        path=row.path,
+        last_sequence=row.last_sequence,
+    )
+
+
+def _common(row: JobRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "name": row.name,
+        "owner": row.owner,
+        "state": row.state,
+        "is_terminal": row.is_terminal,
+        "reason": row.reason,
+        "strategy": row.strategy,
+        "created_at": moment(row.created_s),
+        "started_at": moment(row.started_s) if row.started_s is not None else None,
+        "ended_at": moment(row.ended_s) if row.ended_s is not None else None,
+        "step": row.step,
+        "steps": row.steps,
+        "workers": row.workers,
+        "metrics": row.metrics,
+        "knob_version": row.knob_version,
+    }
+
+
+def json_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return knobs as JSON can carry them: infinity is a word."""
+    return {name: "Infinity" if value == float("inf") else value for name, value in values.items()}
+
+
+def event_of(job: str, row: EventRow) -> EventPublic:
+    """Return an event."""
+    return EventPublic(job=job, **{**row._asdict(), "data": json.loads(row.data)})
+
+
+def checkpoint_of(seen: CheckpointSeen) -> CheckpointPublic:
+    """Return a checkpoint."""
+    return CheckpointPublic.model_validate(seen, from_attributes=True)
+
+
+def package_of(row: PackageRow) -> PackagePublic:
+    """Return a package."""
+    return PackagePublic(
+        id=row.id, size_bytes=row.size_bytes, modules=list(row.modules), created_at=moment(row.created_s)
+    )
+
+
+def moment(time_s: float) -> datetime:
+    """Return a time as RFC 3339 has it."""
+    return datetime.fromtimestamp(time_s, UTC)
+
+
+def cursor_of(row: JobRow) -> str:
+    """Return the cursor of the page after a job."""
+    return base64.urlsafe_b64encode(json.dumps([row.created_s, row.id]).encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str) -> tuple[float, str]:
+    """Return what a cursor stands for, or raise."""
+    try:
+        created_s, id = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        return float(created_s), str(id)
+    except (ValueError, TypeError, binascii.Error, UnicodeDecodeError):
+        raise BadRequest("cursor", "send `next_cursor` of the page before, or leave it out") from None

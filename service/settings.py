@@ -1,0 +1,93 @@
+"""How a service runs. The only place that reads the environment: every field is also `RAYSYNC_<NAME>`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+DEFAULT_PORT = 8420
+MEBIBYTE = 1 << 20
+
+
+class Settings(BaseSettings):
+    """Everything an operator can set."""
+
+    model_config = SettingsConfigDict(env_prefix="RAYSYNC_", frozen=True, extra="ignore")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=DEFAULT_PORT, ge=0, le=65535)
+    data: Path = Path("~/.raysync")
+    """The service's own folder: database, first token, packages, its own Ray."""
+    database: str | None = None
+    """A database URL; None is a SQLite file in `data`."""
+    storage: str = "~/raysync_results"
+    """Where the folders of jobs go: a path all nodes see, or a URI."""
+    ray_address: str | None = None
+    """A cluster to join; None starts a Ray of the service's own on this machine."""
+    num_cpus: int = Field(default_factory=lambda: max(8, os.cpu_count() or 1), ge=1)
+    """How many CPUs a Ray of the service's own offers to jobs."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    allow_hosts: tuple[str, ...] = ()
+    """Further names this service is reached by; requests for other names are refused."""
+    allow_entrypoints: tuple[str, ...] = ()
+    """Patterns of `module:name` that custom tasks may use without sending their code, such as `my_team.*`."""
+    events_per_job: int = Field(default=1_000_000, ge=1000)
+    """Above this, older metrics of a job are thinned out."""
+    max_body_bytes: int = Field(default=MEBIBYTE, ge=1024)
+    max_package_bytes: int = Field(default=32 * MEBIBYTE, ge=1024)
+    max_unpacked_bytes: int = Field(default=256 * MEBIBYTE, ge=1024)
+    max_package_files: int = Field(default=2000, ge=1)
+    log_format: Literal["auto", "json", "text"] = "auto"
+
+    @property
+    def folder(self) -> Path:
+        """The service's own folder, made if it is not there; nobody else may look into it."""
+        folder = self.data.expanduser().absolute()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder
+
+    @property
+    def database_url(self) -> str:
+        """Where the books are."""
+        return self.database or f"sqlite:///{self.folder / 'raysync.db'}"
+
+    @property
+    def storage_root(self) -> str:
+        """Where the folders of jobs go, the same from everywhere."""
+        return self.storage if "://" in self.storage else str(Path(self.storage).expanduser().absolute())
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the service."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
+    def url(self) -> str:
+        """Where the service is reached from this machine."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
+        return f"{'https' if self.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+class ClientSettings(BaseSettings):
+    """Where the command line and the Python client find the service, if they are not told."""
+
+    model_config = SettingsConfigDict(env_prefix="RAYSYNC_", frozen=True, extra="ignore")
+
+    url: str | None = None
+    token: str | None = None
+    data: Path = Path("~/.raysync")
+
+
+def environment() -> Mapping[str, str]:
+    """Return the environment for processes the service starts."""
+    return dict(os.environ)
