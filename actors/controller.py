@@ -20,8 +20,9 @@ from ray.exceptions import RayError, RayTaskError
 
 from actors.coordinator import Progress
 from actors.core_actor import Assignment
-from actors.crew import Crew
+from actors.crew import CONTROLLER, Crew
 from actors.journal import Journal
+from actors.lines import LineShipper
 from actors.packages import Environments
 from actors.storage import Folder, checkpoint_name, completed, read_manifest
 from actors.versions import Code
@@ -69,6 +70,8 @@ class ControllerActor:
         self._spec = JobSpec.model_validate_json(order.spec)
         self._folder = Folder(order.folder)
         self._journal = Journal(order.job, self._folder)
+        self._lines = LineShipper(CONTROLLER, self._journal.lines)
+        self._lines.install()
         base = Assignment(order.job, (), order.spec, order.key, order.driver, order.folder)
         self._crew = Crew(
             order.job,
@@ -387,6 +390,7 @@ class ControllerActor:
             self._crew.dismiss_all()
         try:
             self._enter(state, reason)
+            self._lines.flush()
             self._journal.close()
         except OSError:  # a full disk must not keep the job's owner waiting
             logger.exception("the end could not be written down")

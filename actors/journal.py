@@ -49,7 +49,7 @@ class Journal:
         self.step = 0
         self._replay()
         self._events = (self._path / _EVENTS).open("ab")
-        self._lines = (self._path / _LOGS).open("a", encoding="utf-8")
+        self._lines, self._writing_lines = (self._path / _LOGS).open("a", encoding="utf-8"), threading.Lock()
         self._board: Any = None
         self._drawn_s = -math.inf
         self.grown = threading.Condition()
@@ -100,10 +100,10 @@ class Journal:
 
     def lines(self, lines: list[str]) -> None:
         """Take in log lines."""
-        if self._lines.closed:
-            return
-        self._lines.write("".join(f"{line}\n" for line in lines))
-        self._lines.flush()
+        with self._writing_lines:
+            if not self._lines.closed:
+                self._lines.write("".join(f"{line}\n" for line in lines))
+                self._lines.flush()
 
     def flush(self) -> None:
         """Make everything visible where the job's folder is."""

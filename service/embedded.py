@@ -1,4 +1,4 @@
-"""A Ray of the service's own, for a machine that has none: one node on loopback that outlives the service.
+"""A Ray of the service's own, for a machine that has none: one node, behind a token, that outlives the service.
 
 It is started as `ray start --head --block` in a session of its own, so a service that is killed leaves its jobs
 running; the next one finds the node by what this one wrote down. It is ended by its own process id.

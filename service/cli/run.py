@@ -1,35 +1,20 @@
-"""The command line. It imports what a command needs when the command runs, so that `--help` answers at once."""
+"""`raysync run`: a job to its end, without a service."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(
-    name="raysync",
-    help="Train neural networks over slow, uneven, unreliable networks.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+from service.cli.output import EXIT, print_json
 
-_EXIT = {"SUCCEEDED": 0, "FAILED": 1, "STOPPED": 130}
-
-
-@app.callback()
-def _root() -> None:
-    """Train neural networks over slow, uneven, unreliable networks."""
-
-
-@app.command(
-    epilog="Example: raysync run job.yaml    then: tensorboard --logdir ~/raysync_results    Exit codes: 0 succeeded, "
+EPILOG = (
+    "Example: raysync run job.yaml    then: tensorboard --logdir ~/raysync_results    Exit codes: 0 succeeded, "
     "1 failed, 2 wrong usage or specification, 130 stopped."
 )
+
+
 def run(
     spec: Annotated[
         Path | None, typer.Argument(help="The job, YAML or JSON. With --resume it may be left out.")
@@ -93,21 +78,21 @@ def run(
             runtime_env=env,
             ship_code=ship_code,
             resume_from=resume,
-            emit=_print_json if as_json else None,
+            emit=print_json if as_json else None,
         )
     except RaysyncError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
         typer.echo("interrupted before the job started; nothing was left running", err=True)
-        raise typer.Exit(_EXIT["STOPPED"]) from None
+        raise typer.Exit(EXIT["STOPPED"]) from None
     _tell(result, as_json)
-    raise typer.Exit(_EXIT[result["state"]])
+    raise typer.Exit(EXIT[result["state"]])
 
 
 def _tell(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        _print_json({"kind": "result", **result})
+        print_json({"kind": "result", **result})
         return
     from raysync.progress import summary
 
@@ -122,13 +107,3 @@ def _tell(result: dict[str, Any], as_json: bool) -> None:
         typer.echo(f"checkpoint  {result['checkpoint']}")
     if result["state"] == "STOPPED" and result["checkpoint"]:
         typer.echo(f"go on with: raysync run --resume {result['checkpoint']}")
-
-
-def _print_json(record: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(record, default=str) + "\n")
-    sys.stdout.flush()
-
-
-def main() -> None:
-    """Run the command line."""
-    app()

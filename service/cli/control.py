@@ -1,0 +1,115 @@
+"""Commands that steer a running job: set, scale, pause, resume, stop."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.output import AsJson, CaFile, JobId, Token, Url, print_model, reached
+
+SET_EPILOG = (
+    "Examples: raysync set digits-1a2b3c4d delta=0.5     raysync set digits-1a2b3c4d lr=0.05 push_ratio=0.02 "
+    "--expect 3     raysync set digits-1a2b3c4d delta=0.5 --dry-run"
+)
+
+
+def set_knobs(
+    id: JobId,
+    values: Annotated[
+        list[str] | None, typer.Argument(help="knob=value, as many as you like; none shows them.")
+    ] = None,
+    expect: Annotated[
+        int | None, typer.Option("--expect", help="Refuse if the knobs are not at this version any more.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and answer, but change nothing.")] = False,
+    url: Url = None,
+    token: Token = None,
+    ca: CaFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn a running job's knobs: delta, staleness_bound, sync_every, push_ratio, pull_ratio, lr, workers, pause.
+
+    All workers have the new values from the next decision on. The answer says how to undo it.
+    """
+    changes = dict(_parsed(value) for value in values or ())
+    with reached(url, token, ca) as client:
+        if not changes:
+            knobs = client.knobs(id)
+        else:
+            knobs = client.turn(id, expected_version=expect, dry_run=dry_run, **changes)
+    if as_json:
+        print_model(knobs)
+        return
+    typer.echo(f"version {knobs.version}" + (" (dry run: nothing was changed)" if knobs.dry_run else ""))
+    for name, value in sorted(knobs.values.items()):
+        was = f"   (was {knobs.before[name]})" if name in knobs.before else ""
+        typer.echo(f"  {name:<16} {value}{was}")
+    if knobs.before and not knobs.dry_run:
+        undo = " ".join(f"{name}={json.dumps(value)}" for name, value in knobs.before.items())
+        typer.secho(f"undo with: raysync set {id} {undo}", err=True, dim=True)
+
+
+def scale(
+    id: JobId,
+    workers: Annotated[int, typer.Argument(min=1, help="Between the job's min_workers and max_workers.")],
+    url: Url = None,
+    token: Token = None,
+    ca: CaFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change the number of workers; those that stay are not restarted."""
+    with reached(url, token, ca) as client:
+        _tell(client.scale(id, workers), f"{workers} workers wanted", as_json)
+
+
+def pause(id: JobId, url: Url = None, token: Token = None, ca: CaFile = None, as_json: AsJson = False) -> None:
+    """Hold a job at its next decision; it keeps its place."""
+    with reached(url, token, ca) as client:
+        _tell(client.pause(id), "it pauses with its next decision", as_json)
+
+
+def resume(id: JobId, url: Url = None, token: Token = None, ca: CaFile = None, as_json: AsJson = False) -> None:
+    """Let a paused job go on."""
+    with reached(url, token, ca) as client:
+        _tell(client.resume(id), "it goes on", as_json)
+
+
+def stop(
+    id: JobId,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept with the job.")] = "somebody stopped it",
+    force_after_s: Annotated[
+        float, typer.Option("--force-after", min=0, max=3600, help="Seconds until it is ended by force.")
+    ] = 60.0,
+    url: Url = None,
+    token: Token = None,
+    ca: CaFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a job with its next step, leaving a checkpoint; by force if that takes too long."""
+    with reached(url, token, ca) as client:
+        job = client.stop(id, reason, force_after_s)
+        _tell(job, "it had ended before" if job.is_terminal else "it stops with its next step", as_json)
+
+
+def _tell(job: Any, word: str, as_json: bool) -> None:
+    if as_json:
+        print_model(job)
+    else:
+        typer.echo(f"{job.id}: {word} (now {job.state.value}, step {job.step})")
+
+
+def _parsed(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"{text!r}: write knob=value, such as delta=0.5")
+    if value.lower() in ("inf", "infinity", '"infinity"'):
+        return name, float("inf")
+    try:
+        found = json.loads(value.lower() if value.lower() in ("true", "false") else value)
+    except ValueError:
+        found = None
+    if not isinstance(found, bool | int | float):
+        raise typer.BadParameter(f"{text!r}: the value must be a number, true, false or inf")
+    return name, found

@@ -1,0 +1,101 @@
+"""`raysync serve`: start the service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.output import errors
+
+EPILOG = (
+    "Every option is also an environment variable: RAYSYNC_PORT, RAYSYNC_DATABASE and so on. Ctrl-C ends the service; "
+    "jobs that run then run on in Ray, and `raysync serve` finds them again."
+)
+
+
+def serve(
+    host: Annotated[
+        str | None,
+        typer.Option("--host", help="Where to listen; another than loopback needs a token first. [127.0.0.1]"),
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="[8420]")] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="The service's own folder: database, token, its Ray. [~/.raysync]")
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option("--database", help="postgresql://user:password@host/name, or sqlite:///path. [SQLite in --data]"),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", help="Where jobs' folders go: a path all nodes see, or a URI. [~/raysync_results]"),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option("--ray-address", help="A Ray cluster to join, such as 10.0.0.1:6379; else one is started here."),
+    ] = None,
+    num_cpus: Annotated[
+        int | None, typer.Option("--num-cpus", help="CPUs a Ray started here offers to jobs. [at least 8]")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="A certificate, for https.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key.")] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option("--allow-host", help="A further name the service is reached by; repeatable.")
+    ] = None,
+    allow_entrypoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-entrypoint",
+            help="A pattern such as 'my_team.*' of custom tasks installed on the nodes; repeatable.",
+        ),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option("--log-format", help="json, text, or auto: text in a terminal. [auto]")
+    ] = None,
+    end: Annotated[
+        bool, typer.Option("--end", help="Do not start: end the Ray that a service left running, and its jobs.")
+    ] = False,
+) -> None:
+    """Start the service: REST under /api/v1, for `raysync submit` and everything else that talks HTTP.
+
+    On a fresh machine it listens on loopback, keeps its books in SQLite, starts a Ray of its own, makes a token and
+    prints it. The same user's command line on this machine then needs no options at all.
+    """
+    given: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "data": data,
+        "database": database,
+        "storage": storage,
+        "ray_address": ray_address,
+        "num_cpus": num_cpus,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "allow_hosts": tuple(allow_host) if allow_host else None,
+        "allow_entrypoints": tuple(allow_entrypoint) if allow_entrypoint else None,
+        "log_format": log_format,
+    }
+    with errors():
+        settings = read_settings(given)
+        from service import serve as service
+
+        if end:
+            typer.echo("ended" if service.end(settings) else "there was no Ray to end")
+            return
+        service.serve(settings, lambda text: typer.echo(text))
+
+
+def read_settings(given: dict[str, Any]) -> Any:
+    """Return the settings made of options and the environment, or say which is wrong."""
+    from pydantic import ValidationError
+
+    from service.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]).replace("_", "-") if first["loc"] else "settings"
+        raise typer.BadParameter(f"--{name}: {first['msg']}") from None

@@ -1,0 +1,143 @@
+"""What both clients share: finding the service, trying again, and going on where a stream broke off."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import httpx
+
+from raysync.errors import RaysyncError
+from service.calls import Call
+from service.schemas import EventPublic
+from service.settings import ClientSettings
+
+_TRIES = 6
+_FIRST_WAIT_S = 0.2
+_MAX_WAIT_S = 5.0
+TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+STREAM_TIMEOUT = httpx.Timeout(30.0, connect=5.0)  # a heartbeat comes every ten seconds
+_TRANSIENT = (502, 503, 504)
+
+
+class Unreachable(RaysyncError, ConnectionError):
+    """No service answers."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        super().__init__(url, problem)
+        self.url, self.problem = url, problem
+
+    def __str__(self) -> str:
+        return f"no raysync service answers at {self.url} ({self.problem}); start one with `raysync serve`"
+
+
+class Place(NamedTuple):
+    """Where a service is, and the token for it."""
+
+    url: str
+    token: str
+
+
+def find_service(url: str | None = None, token: str | None = None) -> Place:
+    """Return the service to talk to: what was given, else the environment's, else the one this user runs here."""
+    settings = ClientSettings()
+    noted: dict[str, str] = {}
+    path = settings.data.expanduser() / "client.json"
+    if path.exists():
+        noted = json.loads(path.read_text())
+    url, token = url or settings.url or noted.get("url"), token or settings.token or noted.get("token")
+    if url is None:
+        raise Unreachable("(nowhere)", "neither --url nor RAYSYNC_URL is set, and none was started here")
+    return Place(url.rstrip("/"), token or "")
+
+
+class Retry:
+    """How often and how long to wait for a service that does not answer now."""
+
+    def __init__(self, call: Call[Any]) -> None:
+        self._call, self._left, self._wait_s = call, _TRIES, _FIRST_WAIT_S
+
+    def after_failure(self, error: httpx.TransportError, url: str) -> float:
+        """Return how long to wait before the next try, or raise."""
+        was_not_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+        self._left -= 1
+        if self._left <= 0 or not (self._call.may_repeat or was_not_sent):
+            raise Unreachable(url, str(error) or type(error).__name__) from error
+        return self._next()
+
+    def after_answer(self, response: httpx.Response) -> float | None:
+        """Return how long to wait if the service asks to come again, else None."""
+        self._left -= 1
+        if response.status_code not in _TRANSIENT or self._left <= 0 or not self._call.may_repeat:
+            return None
+        asked = response.headers.get("retry-after", "")
+        return min(_MAX_WAIT_S, float(asked)) if asked.isdigit() else self._next()
+
+    def _next(self) -> float:
+        wait_s, self._wait_s = self._wait_s, min(_MAX_WAIT_S, 2 * self._wait_s)
+        return wait_s
+
+
+class SseReader:
+    """Server-sent events out of lines."""
+
+    def __init__(self) -> None:
+        self._kind, self._data, self.last_id = "message", list[str](), ""
+
+    def feed(self, line: str) -> tuple[str, list[str]] | None:
+        """Take in a line; return the event it completes as its kind and its data lines."""
+        if not line:
+            event = (self._kind, self._data) if self._data else None
+            self._kind, self._data = "message", []
+            return event
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        match name:
+            case "event":
+                self._kind = value
+            case "data":
+                self._data.append(value)
+            case "id":
+                self.last_id = value
+        return None
+
+
+class Stream:
+    """A stream that may break off, and goes on where it did."""
+
+    def __init__(self, path: str, after: int | None) -> None:
+        self.path, self.reader, self._quiet_tries = path, SseReader(), 0
+        self.reader.last_id = "" if after is None else str(after)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the next connection begins with."""
+        return {"Last-Event-ID": self.reader.last_id} if self.reader.last_id else {}
+
+    def heard(self) -> None:
+        """Note that something came."""
+        self._quiet_tries = 0
+
+    def broke_off(self, error: Exception, url: str) -> float:
+        """Return how long to wait before connecting again, or raise."""
+        self._quiet_tries += 1
+        self.reader = _with_id(self.reader.last_id)
+        if self._quiet_tries > _TRIES:
+            raise Unreachable(url, str(error) or type(error).__name__) from error
+        return min(_MAX_WAIT_S, _FIRST_WAIT_S * float(2**self._quiet_tries))
+
+
+def _with_id(last_id: str) -> SseReader:
+    reader = SseReader()
+    reader.last_id = last_id
+    return reader
+
+
+def event_of(kind: str, data: list[str]) -> EventPublic | None:
+    """Return a job's event; a `gap` is told as one, `end` is none."""
+    found = json.loads("\n".join(data))
+    if kind == "gap":
+        return EventPublic(
+            job="", sequence=found["before"] - 1, kind="gap", step=0, time_s=0, worker=None, knob_version=0, data=found
+        )
+    return None if kind == "end" else EventPublic.model_validate(found)
