@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -58,13 +58,13 @@ def create_app(parts: Parts) -> FastAPI:
     app.include_router(about.health)
     app.include_router(about.health, prefix=API, include_in_schema=False)
     app.include_router(about.root)
-    document = _document(app)
+    document = lru_cache(maxsize=1)(lambda: _document(app))
 
     @app.get("/openapi.json", include_in_schema=False)
     def openapi(caller: Viewer) -> JSONResponse:
-        return JSONResponse(document)
+        return JSONResponse(document())
 
-    app.openapi = lambda: document  # type: ignore[method-assign]
+    app.openapi = document  # type: ignore[method-assign]
     problems.install(app)
     app.add_middleware(Guard, hosts=_hosts(parts), limit_bytes=partial(_limit_bytes, parts))
     app.add_middleware(Envelope, metrics=parts.metrics, is_tls=parts.settings.tls_cert is not None)

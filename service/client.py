@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import httpx
+import httpx2 as httpx
 
 from raysync.spec import JobSpec
 from service import calls

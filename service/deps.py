@@ -100,7 +100,7 @@ def body_schema(model: type[BaseModel], *, required: bool = True) -> dict[str, A
 def _loaded(raw: bytes) -> Any:
     try:
         return json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

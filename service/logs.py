@@ -64,7 +64,7 @@ def configure(format: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    for noisy in ("uvicorn.access", "alembic", "httpx"):
+    for noisy in ("uvicorn.access", "alembic", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     for name in ("uvicorn", "uvicorn.error"):
         logging.getLogger(name).handlers[:] = []

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from raysync.errors import RaysyncError
 from service import logs
 from service.errors import Forbidden, TooLarge
-from service.problems import answer
+from service.problems import answer, unforeseen
 from service.prometheus import Metrics
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -49,12 +49,12 @@ class Envelope:
         id = given if _REQUEST_ID.match(given) else secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = id
         mark = logs.request_id.set(id)
-        started_s, status, is_stream = time.perf_counter(), 500, False
+        started_s, status, is_stream, has_begun = time.perf_counter(), 500, False, False
 
         async def sending(message: Message) -> None:
-            nonlocal status, is_stream
+            nonlocal status, is_stream, has_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_begun = message["status"], True
                 present = {name.lower() for name, _ in message["headers"]}
                 is_stream = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
                 extra = [header for header in self._headers if header[0] not in present]
@@ -63,6 +63,11 @@ class Envelope:
 
         try:
             await self._app(scope, receive, sending)
+        except Exception:
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            if has_begun:
+                raise  # the answer is under way: only cutting it off tells the client
+            await unforeseen(scope)(scope, receive, sending)
         finally:
             taken_s = time.perf_counter() - started_s
             route = getattr(scope.get("route"), "path", "(none)")

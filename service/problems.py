@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -18,8 +17,6 @@ from raysync.errors import RaysyncError
 from service import errors
 
 MEDIA_TYPE = "application/problem+json"
-
-logger = logging.getLogger(__name__)
 
 
 class FieldError(BaseModel):
@@ -76,18 +73,17 @@ KINDS: dict[type[Exception], Kind] = {
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the app as a problem."""
+    """Answer every error the app knows as a problem; `service.middleware` answers the rest."""
     app.add_exception_handler(RaysyncError, _on_known)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(Exception, _on_unknown)
 
 
 def answer(scope: Any, error: RaysyncError) -> JSONResponse:
     """Return an error as a response."""
     kind = next((KINDS[base] for base in type(error).__mro__ if base in KINDS), None)
     if kind is None:
-        return problem(scope, 500, "internal", "Something nobody foresaw", "see the service's log")
+        return unforeseen(scope)
     headers = {}
     wait_s = error.wait_s if isinstance(error, errors.TooManyFailures) else kind.retry_after_s
     if wait_s is not None:
@@ -117,6 +113,12 @@ def problem(
         errors=list(fields),
     )
     return JSONResponse(found.model_dump(), status, headers, media_type=MEDIA_TYPE)
+
+
+def unforeseen(scope: Any) -> JSONResponse:
+    """Return the answer to a request that failed in a way nobody foresaw: nothing of its inside."""
+    detail = "the service's log has it, under this request id"
+    return problem(scope, 500, "internal", "Something nobody foresaw", detail)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -163,10 +165,3 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
     slug = phrase.lower().replace(" ", "-")
     headers = dict(error.headers) if error.headers else None
     return problem(request.scope, error.status_code, slug, phrase, str(error.detail), headers=headers)
-
-
-async def _on_unknown(request: Request, error: Exception) -> JSONResponse:
-    logger.error("a request failed", exc_info=error)
-    return problem(
-        request.scope, 500, "internal", "Something nobody foresaw", "the service's log has it, under this request id"
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2 as httpx
 
 from raysync.errors import RaysyncError
 from service.calls import Call

@@ -24,7 +24,7 @@ class Database:
         self.url = _with_driver(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         if self.is_sqlite and self.url.database:
-            Path(self.url.database).expanduser().parent.mkdir(parents=True, exist_ok=True)
+            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
         self._engine = self._make()
         self._writing = threading.Lock() if self.is_sqlite else contextlib.nullcontext()
 
@@ -77,7 +77,9 @@ def _with_driver(text_url: str) -> URL:
     except Exception as error:
         raise DatabaseError(text_url.partition("://")[0], "it is not a database URL") from error
     if url.get_backend_name() == "sqlite":
-        return url.set(database=str(Path(url.database).expanduser()) if url.database else None)
+        if not url.database or url.database == ":memory:":
+            raise DatabaseError("sqlite", "it needs a file: sqlite:///path")
+        return url.set(database=str(Path(url.database).expanduser()))
     if url.get_backend_name() != "postgresql":
         raise DatabaseError(url.get_backend_name(), "only sqlite:///path and postgresql://... are known")
     try:

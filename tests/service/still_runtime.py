@@ -1,0 +1,169 @@
+"""A runtime that trains nothing: jobs stand where a test puts them. Knobs are the engine's own, the rest is a script.
+
+The real runtime is tested in `tests/runtime`; this one lets thousands of requests through in seconds, and clusters
+come and go at a test's word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from raysync.engine.knob_board import KnobBoard
+from raysync.errors import NotRunning, RuntimeLost
+from raysync.knobs import Knobs
+from raysync.ports import CheckpointSeen, Launch, LogPage, Record, Records, Sighting
+from raysync.spec import JobSpec
+
+
+class StillJob:
+    """A job on the still cluster; its journal outlives the cluster."""
+
+    def __init__(self, order: Launch) -> None:
+        self.order = order
+        self.board = KnobBoard(JobSpec.model_validate_json(order.spec))
+        self.records: list[Record] = []
+        self.stopped: tuple[str, float] | None = None
+        self.checkpoints = 0
+        self.end: str | None = None
+
+
+class StillRuntime:
+    """A `Runtime` in memory."""
+
+    def __init__(self, cluster: str | None = "first") -> None:
+        self.cluster = cluster
+        self.problem = "the test took it away"
+        self.unreachable_s = 0.0
+        self.alive: dict[str, StillJob] = {}
+        """Jobs with a controller."""
+        self.folders: dict[str, StillJob] = {}
+        """What is written in folders, by job."""
+        self.launches: list[Launch] = []
+        self.forgotten: list[str] = []
+
+    # What a test says
+
+    def tell(self, job: str, kind: str, data: dict[str, Any], step: int = 0, knob_version: int = 0) -> None:
+        """Let a job tell something."""
+        found = self.folders[job]
+        record = Record(
+            sequence=len(found.records), kind=kind, time_s=0.1, step=step, knob_version=knob_version, data=data
+        )
+        found.records.append(record)
+
+    def enter(self, job: str, state: str, reason: str = "the test says so") -> None:
+        """Let a job enter a state."""
+        self.tell(job, "state", {"state": state, "reason": reason, "before": "?"})
+        if state in ("SUCCEEDED", "FAILED", "STOPPED"):
+            self.folders[job].end = state
+
+    def lose_cluster(self, unreachable_s: float = 0.0) -> None:
+        """Take the cluster away, and with it every controller."""
+        self.cluster, self.unreachable_s = None, unreachable_s
+        self.alive.clear()
+
+    # The port
+
+    async def start(self) -> None:
+        """Begin."""
+
+    async def close(self) -> None:
+        """End."""
+
+    async def launch(self, order: Launch) -> str:
+        """Start a job."""
+        cluster = self._there()
+        if order.job not in self.alive:
+            self.launches.append(order)
+            job = self.folders.get(order.job) or StillJob(order)
+            job.end = None
+            self.folders[order.job] = self.alive[order.job] = job
+        return cluster
+
+    async def jobs(self) -> list[str]:
+        """Return the jobs with a controller."""
+        self._there()
+        return sorted(self.alive)
+
+    async def look(self, job: str, path: str) -> Sighting:
+        """Return what is to be seen of a job."""
+        self._there()
+        written = self.folders.get(job)
+        return Sighting(
+            has_controller=job in self.alive,
+            end=written.end if written else None,
+            end_reason="written",
+            has_checkpoint=bool(written and written.checkpoints),
+        )
+
+    async def records(self, job: str, after: int, wait_s: float) -> Records:
+        """Return what a job has told since."""
+        deadline = asyncio.get_running_loop().time() + min(wait_s, 0.2)
+        while True:
+            found = [record for record in self._alive(job).records if record.sequence > after]
+            if found or asyncio.get_running_loop().time() > deadline:
+                return Records(found[:100])
+            await asyncio.sleep(0.005)
+
+    async def written_records(self, path: str, offset: int) -> Records:
+        """Return what is written in a job's folder; the offset counts records here."""
+        self._there()
+        job = self.folders.get(path.rpartition("/")[2])
+        records = job.records[offset : offset + 10] if job else []
+        return Records(records, offset + len(records))
+
+    async def status(self, job: str) -> dict[str, Any]:
+        """Return what the controller knows."""
+        self._alive(job)
+        return {"state": "?", "reason": "", "runs": {"link": "still"}, "actors": {}}
+
+    async def turn(self, job: str, changes: dict[str, Any], expected_version: int | None, dry_run: bool) -> Knobs:
+        """Turn knobs, as the engine does."""
+        board = self._alive(job).board
+        if dry_run:
+            return board.preview(changes, expected_version)
+        knobs = board.turn(changes, expected_version)
+        for before, after in board.apply():
+            self.tell(job, "knobs", {"before": before, "after": after}, step=7, knob_version=board.knobs.version)
+        return knobs
+
+    async def checkpoint(self, job: str) -> None:
+        """Take a checkpoint."""
+        self._alive(job).checkpoints += 1
+
+    async def stop(self, job: str, reason: str, force_after_s: float) -> None:
+        """End a job, as soon as the test lets it."""
+        self._alive(job).stopped = (reason, force_after_s)
+
+    async def forget(self, job: str) -> None:
+        """Clear a job away."""
+        self._there()
+        self.alive.pop(job, None)
+        self.forgotten.append(job)
+
+    async def checkpoints(self, path: str) -> list[CheckpointSeen]:
+        """Return a job's checkpoints."""
+        self._there()
+        job = self.folders.get(path.rpartition("/")[2])
+        return [
+            CheckpointSeen(f"checkpoint_{n:06d}", f"{path}/checkpoint_{n:06d}", 10 * n, n, 2, 1.5, 1000)
+            for n in range(job.checkpoints if job else 0)
+        ]
+
+    async def log(self, path: str, offset: int | None, tail_lines: int) -> LogPage:
+        """Return log lines."""
+        self._there()
+        lines = ["2026-01-01T00:00:00 worker/0 | one", "2026-01-01T00:00:00 worker/1 | two"]
+        return LogPage(lines if not offset else [], 2)
+
+    def _there(self) -> str:
+        if self.cluster is None:
+            raise RuntimeLost(self.problem)
+        return self.cluster
+
+    def _alive(self, job: str) -> StillJob:
+        self._there()
+        if job not in self.alive:
+            raise NotRunning(job, "gone", "the test took it away")
+        return self.alive[job]

@@ -1,0 +1,243 @@
+"""The books, on both databases."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import inspect, text
+
+from raysync.ports import Record
+from service.errors import DatabaseError, KeyReused, NotFound
+from service.store import JobRow, Store
+from service.store.jobs import Key
+from service.store.tables import metadata
+
+POSTGRES = shutil.which("pg_ctl") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/pg_ctl")), None)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL server of the tests' own, on a socket in a folder of its own."""
+    if POSTGRES is None:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    binaries = Path(os.path.realpath(POSTGRES)).parent
+    folder = Path(tempfile.mkdtemp(prefix="rs-pg-"))
+    who: dict[str, Any] = {}
+    if os.geteuid() == 0:  # it refuses to run as root
+        user = pwd.getpwnam("postgres")
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        who = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    run = lambda *command: subprocess.run(  # noqa: E731
+        [str(part) for part in command], check=True, capture_output=True, timeout=60, cwd=folder, **who
+    )
+    run(binaries / "initdb", "-D", folder / "data", "-U", "raysync", "--auth=trust", "--no-sync")
+    options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off"
+    run(binaries / "pg_ctl", "-D", folder / "data", "-l", folder / "log", "-o", options, "-w", "start")
+    try:
+        yield f"postgresql://raysync@/{{name}}?host={folder}"
+    finally:
+        run(binaries / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def books(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "sqlite":
+        store = Store(f"sqlite:///{tmp_path}/raysync.db")
+    else:
+        server = request.getfixturevalue("postgres")
+        admin = Store(server.format(name="postgres"))
+        name = f"t{time.monotonic_ns()}"
+        with admin.database._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        admin.close()
+        store = Store(server.format(name=name))
+    store.database.migrate()
+    yield store
+    store.close()
+
+
+def row(id: str = "job-1", **fields: Any) -> JobRow:
+    defaults = {"name": "job", "owner": "me", "strategy": "bsp", "path": f"/jobs/{id}", "steps": 10, "spec": "{}"}
+    return JobRow(**{"id": id, "created_s": 1000.0, "knobs": {"delta": 0.3}, **defaults, **fields})
+
+
+def records(first: int, count: int, kind: str = "metrics", **data: Any) -> list[Record]:
+    return [
+        Record(sequence=n, kind=kind, time_s=n / 10, step=n, data={"train/loss": 0.5, **data})
+        for n in range(first, first + count)
+    ]
+
+
+def test_migrations_make_what_the_tables_say(books: Store) -> None:
+    books.database.migrate()  # again: nothing happens
+    with books.database.read() as connection:
+        found = inspect(connection)
+        assert {*metadata.tables} <= {*found.get_table_names()}
+        for name, table in metadata.tables.items():
+            columns = {column["name"]: column["nullable"] for column in found.get_columns(name)}
+            assert columns == {column.name: bool(column.nullable) for column in table.columns}, name
+            indexes = {index["name"] for index in found.get_indexes(name)}
+            assert {index.name for index in table.indexes} <= indexes
+
+
+def test_a_job_is_what_was_entered(books: Store) -> None:
+    entered = row(metrics={"a": None, "b": 1.5}, pip=("x==1",), knobs={"delta": float("inf"), "pause": False})
+    books.jobs.add(entered)
+    assert books.jobs.get("job-1") == entered
+    assert [found.spec for found in books.jobs.page(10)] == [""], "listings carry nothing heavy"
+    with pytest.raises(NotFound):
+        books.jobs.get("nix")
+    books.jobs.change("job-1", {"state": "RUNNING", "metrics": {"c": 2.0}})
+    assert books.jobs.get("job-1").metrics == {"c": 2.0}
+    books.jobs.change("job-1", {"state": "SUCCEEDED"})
+    books.jobs.change("job-1", {"state": "RUNNING", "reason": "too late"})
+    assert books.jobs.get("job-1").state == "SUCCEEDED", "what has ended stays ended"
+
+
+def test_keys_hold_per_owner(books: Store) -> None:
+    first, _ = books.jobs.add(row("a"), Key("k", "d1"))
+    assert books.jobs.add(row("b"), Key("k", "d1")) == (first, True)
+    with pytest.raises(KeyReused):
+        books.jobs.add(row("c"), Key("k", "d2"))
+    assert books.jobs.add(row("d", owner="you"), Key("k", "d2"))[1] is False
+    books.jobs.remove("a")
+    assert books.jobs.add(row("e"), Key("k", "d9"))[1] is False, "a key goes with its job"
+
+
+def test_pages_of_jobs_of_one_moment(books: Store) -> None:
+    for n in range(7):
+        books.jobs.add(row(f"job-{n}", created_s=1000.0 + n // 3))
+    found: list[str] = []
+    before = None
+    while page := books.jobs.page(2, before):
+        found += [job.id for job in page]
+        before = (page[-1].created_s, page[-1].id)
+    assert found == ["job-6", "job-5", "job-4", "job-3", "job-2", "job-1", "job-0"]
+
+
+def test_events_are_appended_once_with_the_row(books: Store) -> None:
+    books.jobs.add(row())
+    books.events.append("job-1", records(0, 5), {"step": 4})
+    books.events.append("job-1", records(3, 4), {"step": 6})  # two of them again
+    assert [event.sequence for event in books.events.after("job-1", -1, 100)] == list(range(7))
+    found = books.jobs.get("job-1")
+    assert (found.last_sequence, found.num_events, found.step) == (6, 7, 6)
+    books.events.append("job-1", records(7, 1, kind="knobs"), {})
+    assert [event.sequence for event in books.events.after("job-1", -1, 100, "knobs")] == [7]
+    assert msgspec.json.decode(books.events.after("job-1", 6, 1)[0].data) == {"train/loss": 0.5}
+    books.events.append("gone", records(0, 1), {})
+    books.jobs.remove("job-1")
+    assert books.events.after("job-1", -1, 100) == []
+
+
+def test_leases_keep_two_services_apart(books: Store) -> None:
+    for n in range(4):
+        books.jobs.add(row(f"job-{n}", state="SUCCEEDED" if n == 3 else "RUNNING"))
+    mine, yours = {*()}, {*()}
+    gates = threading.Barrier(2)
+
+    def take(owner: str, into: set[str]) -> None:
+        gates.wait(10)
+        into |= books.jobs.lease(owner, 100.0, 115.0)
+
+    threads = [threading.Thread(target=take, args=pair) for pair in (("me", mine), ("you", yours))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert mine | yours == {"job-0", "job-1", "job-2"}
+    assert not mine & yours
+    assert books.jobs.lease("late", 110.0, 125.0) == set()
+    assert books.jobs.lease("late", 116.0, 131.0) == {"job-0", "job-1", "job-2"}, "a dead service's jobs are taken over"
+    books.jobs.release("late")
+    assert books.jobs.lease("next", 117.0, 132.0) == {"job-0", "job-1", "job-2"}
+
+
+def test_the_first_stop_gives_the_reason_and_the_shortest_bound_holds(books: Store) -> None:
+    books.jobs.add(row())
+    books.jobs.ask_stop("job-1", "first", 60.0)
+    found = books.jobs.ask_stop("job-1", "second", 5.0)
+    assert (found.stop, found.stop_force_after_s) == ("first", 5.0)
+    assert books.jobs.ask_stop("job-1", "third", 30.0).stop_force_after_s == 5.0
+
+
+def test_knobs_never_go_back(books: Store) -> None:
+    books.jobs.add(row())
+    books.jobs.turned("job-1", 2, {"delta": 0.2})
+    books.jobs.turned("job-1", 1, {"delta": 0.1})
+    assert (books.jobs.get("job-1").knob_version, books.jobs.get("job-1").knobs) == (2, {"delta": 0.2})
+
+
+def test_long_jobs_are_thinned_and_keep_what_lasts(books: Store) -> None:
+    books.jobs.add(row())
+    for first in range(0, 2000, 100):
+        batch = records(first, 99) + records(first + 99, 1, **{"eval/loss": 1.0})
+        books.events.append("job-1", batch, {})
+    books.events.append("job-1", records(2000, 1, kind="state"), {})
+    assert books.events.thin("job-1", 5000) == 0
+    gone = books.events.thin("job-1", 1000)
+    job = books.jobs.get("job-1")
+    kept = [event.sequence for event in books.events.after("job-1", -1, 10_000)]
+    assert len(kept) == job.num_events == 2001 - gone
+    assert job.thinned_below == 1500
+    assert [n for n in kept if n >= 1500] == list(range(1500, 2001)), "the newer half is whole"
+    assert {n for n in kept if n < 1500} == {n for n in range(1500) if n % 10 == 0 or n % 100 == 99}
+    books.events.append("job-1", records(2001, 2000), {})
+    books.events.thin("job-1", 1000)
+    assert books.jobs.get("job-1").thinned_to_every == 100
+
+
+def test_a_job_of_a_million_events_is_paged_and_sampled_without_loading_it(
+    tmp_path: Path, empty_database: Path
+) -> None:
+    shutil.copy(empty_database, tmp_path / "raysync.db")
+    store = Store(f"sqlite:///{tmp_path}/raysync.db")
+    store.jobs.add(row(last_sequence=999_999, num_events=1_000_000))
+    with store.database.write() as connection:
+        connection.exec_driver_sql(
+            "WITH RECURSIVE n(x) AS (SELECT 0 UNION ALL SELECT x + 1 FROM n WHERE x < 999999) INSERT INTO events "
+            "SELECT 'job-1', x, CASE x % 2 WHEN 0 THEN 'metrics' ELSE 'decision' END, x / 2, x / 100.0, NULL, 0, 0, "
+            "'{\"train/loss\": 0.5}' FROM n"
+        )
+    tracemalloc.start()
+    took_s = []
+    for after in (-1, 500_000, 999_000):
+        started_s = time.perf_counter()
+        page = store.events.after("job-1", after, 500)
+        metrics = store.events.after("job-1", after, 400, "metrics")
+        took_s.append(time.perf_counter() - started_s)
+        assert page[0].sequence == after + 1
+        assert all(event.kind == "metrics" for event in metrics)
+    started_s = time.perf_counter()
+    points = store.events.sampled("job-1", 500)
+    sampled_s = time.perf_counter() - started_s
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 490 <= len(points) <= 520
+    assert points[-1].sequence == 999_998
+    assert max(took_s) < 0.5
+    assert sampled_s < 2.0
+    assert peak_bytes < 5 << 20
+    started_s = time.perf_counter()
+    assert [job.num_events for job in store.jobs.page(10)] == [1_000_000]
+    assert time.perf_counter() - started_s < 0.5
+    store.close()
+
+
+@pytest.mark.parametrize("url", ["mysql://x/y", "nonsense", "sqlite://", ""])
+def test_other_databases_are_refused(url: str) -> None:
+    with pytest.raises(DatabaseError):
+        Store(url)

@@ -1,0 +1,101 @@
+"""What a control plane does about a job on its books: the table."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from raysync.control.adopt import GRACE_S, MAX_LAUNCHES, Known, Move, adopt
+from raysync.control.states import JobState
+
+S = JobState
+LAUNCHED: dict[str, Any] = {"launches": 1, "launched_on": "c1"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "move", "word"),
+    [
+        ({"state": S.PENDING}, Move.LAUNCH, "not been started"),
+        ({"state": S.PENDING, "stop": "enough"}, Move.STOP, "enough, before it started"),
+        ({"state": S.PENDING, "cluster": None}, Move.WAIT, "starts when one does"),
+        ({"state": S.PENDING, "cluster": None, "stop": "enough"}, Move.STOP, "before it started"),
+        # launched, and the service was away
+        ({"state": S.PENDING, **LAUNCHED, "has_controller": True}, Move.FOLLOW, "answers"),
+        ({"state": S.RUNNING, **LAUNCHED, "has_controller": True}, Move.FOLLOW, "answers"),
+        ({"state": S.PAUSED, **LAUNCHED, "has_controller": True, "stop": "enough"}, Move.FOLLOW, "answers"),
+        ({"state": S.RUNNING, **LAUNCHED, "end": S.SUCCEEDED, "end_reason": "done"}, Move.FINISH, "done"),
+        ({"state": S.PENDING, "end": S.FAILED, "end_reason": "why"}, Move.FINISH, "why"),
+        ({"state": S.RUNNING, **LAUNCHED, "has_controller": True, "end": S.SUCCEEDED}, Move.FOLLOW, "answers"),
+        # its cluster does not answer
+        ({"state": S.RUNNING, **LAUNCHED, "cluster": None, "unreachable_s": 5.0}, Move.WAIT, "5 s"),
+        ({"state": S.RUNNING, **LAUNCHED, "cluster": None, "unreachable_s": GRACE_S}, Move.FAIL, "on_cluster_loss"),
+        (
+            {"state": S.RUNNING, **LAUNCHED, "cluster": None, "unreachable_s": 1e4, "on_cluster_loss": "resume"},
+            Move.WAIT,
+            "goes on when one answers",
+        ),
+        ({"state": S.STOPPING, **LAUNCHED, "cluster": None, "unreachable_s": 1e4, "stop": "x"}, Move.STOP, "gone"),
+        ({"state": S.STARTING, **LAUNCHED, "cluster": None, "unreachable_s": 1e4}, Move.WAIT, "goes on when one"),
+        # another cluster is there
+        ({"state": S.RUNNING, **LAUNCHED, "cluster": "c2"}, Move.FAIL, "the Ray cluster it ran on is gone"),
+        ({"state": S.RUNNING, **LAUNCHED}, Move.FAIL, "its controller is gone"),
+        ({"state": S.PENDING, **LAUNCHED, "cluster": "c2"}, Move.RELAUNCH, "nothing is lost"),
+        ({"state": S.STARTING, **LAUNCHED, "cluster": "c2"}, Move.RELAUNCH, "nothing is lost"),
+        ({"state": S.RUNNING, **LAUNCHED, "cluster": "c2", "stop": "x"}, Move.STOP, "nothing of it runs"),
+        (
+            {"state": S.RUNNING, **LAUNCHED, "cluster": "c2", "on_cluster_loss": "resume", "has_checkpoint": True},
+            Move.RELAUNCH,
+            "back to the last checkpoint",
+        ),
+        (
+            {"state": S.RUNNING, **LAUNCHED, "cluster": "c2", "on_cluster_loss": "resume"},
+            Move.FAIL,
+            "checkpoint.every_rounds",
+        ),
+        (
+            {"state": S.RECOVERING, "launches": MAX_LAUNCHES, "launched_on": "c1", "cluster": "c2",
+             "on_cluster_loss": "resume", "has_checkpoint": True},
+            Move.FAIL,
+            f"started {MAX_LAUNCHES} times",
+        ),
+    ],
+)  # fmt: skip
+def test_adopt_table(fields: dict[str, Any], move: Move, word: str) -> None:
+    verdict = adopt(Known(**{"cluster": "c1", **fields}))
+    assert verdict.move is move, verdict
+    assert word in verdict.reason
+
+
+def test_no_job_is_forgotten_or_run_twice_whatever_is_known() -> None:
+    """Over all combinations: an end is final, a job with a controller is never started, none is left without a move."""
+    flags = itertools.product(
+        S, (0, 1, MAX_LAUNCHES), (None, "c1", "c2"), (0.0, 1e4), (False, True), (None, S.SUCCEEDED), (None, "x"),
+        ("fail", "resume"), (False, True),
+    )  # fmt: skip
+    for state, launches, cluster, away_s, controller, end, stop, policy, checkpoint in flags:
+        known = Known(
+            state=state,
+            launches=launches,
+            launched_on="c1" if launches else None,
+            cluster=cluster,
+            unreachable_s=away_s,
+            has_controller=controller and cluster is not None,
+            end=end,
+            stop=stop,
+            on_cluster_loss=policy,  # type: ignore[arg-type]
+            has_checkpoint=checkpoint,
+        )
+        move, reason = adopt(known)
+        assert reason or move is Move.FINISH
+        if state.is_terminal:
+            assert move is Move.REST
+        if known.has_controller:
+            assert move in (Move.FOLLOW, Move.REST), known
+        if move is Move.LAUNCH:
+            assert launches == 0
+        if move is Move.RELAUNCH:
+            assert 0 < launches < MAX_LAUNCHES
+        if move is Move.REST:
+            assert state.is_terminal
