@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raysync.errors import RuntimeLost
+from service.processes import born
 
 _UP_S = 90.0
 _DOWN_S = 10.0
@@ -92,7 +93,7 @@ class EmbeddedRay:
         except (OSError, ValueError, TypeError):
             return None
         _reap(node.pid)
-        return node if _born(node.pid) == node.born else None
+        return node if born(node.pid) == node.born else None
 
     def _start(self) -> _Node:
         address = f"127.0.0.1:{_free_port()}"
@@ -106,7 +107,7 @@ class EmbeddedRay:
             process = subprocess.Popen(
                 command, env=self.env, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )
-        node = _Node(process.pid, _born(process.pid) or "", address)
+        node = _Node(process.pid, born(process.pid) or "", address)
         written = self._record.with_suffix(".part")
         written.write_text(json.dumps(node._asdict()))
         written.replace(self._record)
@@ -118,15 +119,6 @@ class EmbeddedRay:
                 raise RuntimeLost(f"a local Ray did not come up ({' '.join(last) or 'it said nothing'}); see {log}")
             time.sleep(0.1)
         return node
-
-
-def _born(pid: int) -> str | None:
-    """Return when a living process started; None if there is none, or only its remains."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]
 
 
 def _reap(pid: int) -> None:

@@ -18,7 +18,7 @@ def fold(row: JobRow, records: Sequence[Record], now_s: float) -> dict[str, Any]
         step = max(step, record.step)
         match record.kind:
             case "metrics":
-                metrics |= record.data
+                metrics |= {name: value for name, value in record.data.items() if _is_number(value)}
             case "knobs":
                 changes["knob_version_in_force"] = record.knob_version
                 if record.knob_version >= row.knob_version:
@@ -43,3 +43,7 @@ def _entered(row: JobRow, changes: dict[str, Any], data: dict[str, Any], now_s: 
     if state.is_terminal:
         entered |= {"ended_s": at_s, "workers": 0}
     return entered
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

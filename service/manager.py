@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from typing import Any
-
-import msgspec
 
 from raysync.control.adopt import Known, Move, Verdict, adopt
 from raysync.control.states import JobState
@@ -23,6 +20,7 @@ from raysync.ports import Launch, Record, Sighting
 from service.errors import NotFound, WrongState
 from service.feed import Feeds
 from service.fold import fold
+from service.processes import is_dead, own_id
 from service.runtime import Runtime
 from service.store import JobRow, Store
 
@@ -50,7 +48,7 @@ class Manager:
     ) -> None:
         self.store, self.runtime, self.feeds = store, runtime, feeds
         self._storage, self._unpack, self._events_per_job = storage, unpack, events_per_job
-        self.id = secrets.token_hex(8)
+        self.id = own_id()
         """Who this process is to others on the same database."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._due = asyncio.Event()
@@ -117,8 +115,7 @@ class Manager:
     async def _run(self) -> None:
         while True:
             try:
-                now_s = time.time()
-                mine = await asyncio.to_thread(self.store.jobs.lease, self.id, now_s, now_s + LEASE_S)
+                mine = await asyncio.to_thread(self._lease)
                 for id in mine - self._tasks.keys():
                     self._tasks[id] = asyncio.create_task(self._tend(id), name=f"job {id}")
                 for id, task in list(self._tasks.items()):
@@ -134,6 +131,12 @@ class Manager:
             except TimeoutError:
                 continue
             self._due.clear()
+
+    def _lease(self) -> set[str]:
+        """Return the jobs that are this process's to look after; a dead one's are taken over at once."""
+        now_s, jobs = time.time(), self.store.jobs
+        dead = {owner for owner in jobs.lease_owners() if owner != self.id and is_dead(owner)}
+        return jobs.lease(self.id, now_s, now_s + LEASE_S, dead)
 
     async def _tend(self, id: str) -> None:
         """Do what is to be done about a job until it has ended."""
@@ -280,9 +283,11 @@ class Manager:
         await asyncio.to_thread(self.store.jobs.change, id, changes)
 
     async def _sweep(self) -> None:
-        """Once per cluster joined: end what runs there of jobs that have ended in the books."""
+        """Each time a cluster is joined: end what runs there of jobs that have ended in the books."""
         cluster = self.runtime.cluster
-        if cluster is None or cluster == self._swept:
+        if cluster is None:
+            self._swept = None
+        if cluster == self._swept:
             return
         try:
             for id in await self.runtime.jobs():
@@ -300,8 +305,3 @@ class Manager:
         if row.is_terminal:
             logger.info("clearing away what is left of it", extra={"job": id})
             await self.runtime.forget(id)
-
-
-def knobs_of(row: JobRow) -> Knobs:
-    """Return a job's knobs as they will be at its next decision."""
-    return msgspec.convert({"version": row.knob_version, "values": row.knobs}, Knobs)

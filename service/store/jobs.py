@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -123,9 +123,16 @@ class Jobs:
         with self._database.read() as connection:
             return [_unpacked(row) for row in connection.execute(select(*columns).where(jobs.c.state.in_(_LIVE)))]
 
-    def lease(self, owner: str, now_s: float, until_s: float) -> set[str]:
+    def lease_owners(self) -> set[str]:
+        """Return who looks after live jobs."""
+        query = select(jobs.c.lease_owner).distinct().where(jobs.c.lease_owner.is_not(None), jobs.c.state.in_(_LIVE))
+        with self._database.read() as connection:
+            return {row[0] for row in connection.execute(query)}
+
+    def lease(self, owner: str, now_s: float, until_s: float, dead: Collection[str] = ()) -> set[str]:
         """Take or keep every live job nobody else looks after; return the jobs that are this owner's now."""
-        free = or_(jobs.c.lease_owner == owner, jobs.c.lease_owner.is_(None), jobs.c.lease_until_s < now_s)
+        gone = or_(jobs.c.lease_owner.is_(None), jobs.c.lease_until_s < now_s, jobs.c.lease_owner.in_(dead))
+        free = or_(jobs.c.lease_owner == owner, gone)
         mine = select(jobs.c.id).where(jobs.c.lease_owner == owner, jobs.c.state.in_(_LIVE))
         with self._database.write() as connection:
             connection.execute(

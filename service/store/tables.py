@@ -53,7 +53,7 @@ jobs = Table(
     Column("num_events", BigInteger, nullable=False),
     Column("thinned_below", BigInteger, nullable=False),
     Column("thinned_to_every", Integer, nullable=False),
-    Column("lease_owner", String(64)),
+    Column("lease_owner", String(100)),
     Column("lease_until_s", Float),
     Index("jobs_by_age", "created_s", "id"),
     Index("jobs_by_state", "state", "created_s", "id"),

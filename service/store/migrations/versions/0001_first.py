@@ -44,7 +44,7 @@ def upgrade() -> None:
         sa.Column("num_events", sa.BigInteger, nullable=False),
         sa.Column("thinned_below", sa.BigInteger, nullable=False),
         sa.Column("thinned_to_every", sa.Integer, nullable=False),
-        sa.Column("lease_owner", sa.String(64)),
+        sa.Column("lease_owner", sa.String(100)),
         sa.Column("lease_until_s", sa.Float),
         sa.Index("jobs_by_age", "created_s", "id"),
         sa.Index("jobs_by_state", "state", "created_s", "id"),
