@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -146,6 +147,15 @@ def _fields(error: RaysyncError) -> list[FieldError]:
             return []
 
 
+def _methods(request: Request) -> list[str]:
+    """Return what may be done with a path; the framework knows of one route at a time."""
+    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    for template, methods in paths.items():
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), request.url.path):
+            return sorted(method.upper() for method in methods)
+    return []
+
+
 async def _on_known(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RaysyncError)
     return answer(request.scope, error)
@@ -163,5 +173,7 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
     slug = phrase.lower().replace(" ", "-")
-    headers = dict(error.headers) if error.headers else None
+    headers = dict(error.headers) if error.headers else {}
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_methods(request))
     return problem(request.scope, error.status_code, slug, phrase, str(error.detail), headers=headers)

@@ -26,11 +26,13 @@ Limit = Annotated[int, Query(ge=1, le=2000)]
 LastEventId = Annotated[str | None, Header(max_length=20, description="the last event had: it goes on after that one")]
 Actor = Annotated[str | None, Query(max_length=40, description="only lines of this actor, such as `worker/0`")]
 
+_SSE = {
+    "type": "object",
+    "description": "one server-sent event; `data` is JSON",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")} | {"retry": {"type": "integer"}},
+}
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "Server-sent events, to the job's end.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-    }
+    200: {"description": "Server-sent events, to the job's end.", "content": {"text/event-stream": {"schema": _SSE}}}
 }
 _STREAM_HEADERS = {"X-Accel-Buffering": "no"}
 

@@ -17,13 +17,15 @@ from tests.service.conftest import SPEC, World, until
 from tests.service.still_runtime import StillRuntime
 
 
-def _operations() -> list[tuple[str, str, dict[str, Any]]]:
+def _document() -> dict[str, Any]:
     parts = assemble(Settings(), Store(f"sqlite:///{tempfile.gettempdir()}/never-opened.db"), StillRuntime())
-    paths = create_app(parts).openapi()["paths"]
-    return [(method.upper(), path, op) for path, methods in paths.items() for method, op in methods.items()]
+    return create_app(parts).openapi()
 
 
-OPERATIONS = _operations()
+DOCUMENT = _document()
+OPERATIONS = [
+    (method.upper(), path, op) for path, methods in DOCUMENT["paths"].items() for method, op in methods.items()
+]
 OPEN = {"/healthz", "/readyz"}
 GUARDED = [(method, path, op) for method, path, op in OPERATIONS if path not in OPEN]
 VIEWED = {(method, path) for method, path, _ in GUARDED if method == "GET"}
