@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings, strategies
 from schemathesis.checks import CHECKS, load_all_checks
@@ -22,8 +23,9 @@ from tests.service.test_client import JOB, Server, started
 from tests.service.test_packages import GOOD
 from tests.service.test_routes import DOCUMENT
 
-CASES_PER_OPERATION = 120
+CASES_PER_OPERATION = 60
 WANTED_CASES = 2000
+pytestmark = pytest.mark.xdist_group("schema")  # its last test counts what the others did
 _cases: Counter[str] = Counter()
 
 schemathesis.openapi.media_type("application/zip", strategies.binary(max_size=300) | strategies.just(GOOD))
@@ -52,7 +54,14 @@ class Target:
         self.token = tokens_for(self.server.store)["admin"]
         self.client = Client(self.server.url, self.token)
         self.running = started(self.client, self.runtime)
+        self.session = requests.Session()
         self._finished = ""
+
+    def close(self) -> None:
+        """End everything."""
+        self.client.close()
+        self.session.close()
+        self.server.stop()
 
     @property
     def finished(self) -> str:
@@ -75,7 +84,7 @@ def target() -> Iterator[Target]:
         global _token
         _token = target.token
         yield target
-        target.server.stop()
+        target.close()
 
 
 schema = schemathesis.openapi.from_dict(DOCUMENT, config=CONFIG)
@@ -105,7 +114,7 @@ class Bearer:
 def test_no_request_breaks_the_service(case: Any, target: Target) -> None:
     _aim(case, target)
     _cases[f"{case.method} {case.path}"] += 1
-    case.call_and_validate(base_url=target.server.url, checks=ALL_CHECKS)
+    case.call_and_validate(base_url=target.server.url, session=target.session, checks=ALL_CHECKS)
 
 
 def _aim(case: Any, target: Target) -> None:
