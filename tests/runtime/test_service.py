@@ -1,0 +1,305 @@
+"""The whole way on real Ray: a real server, real HTTP, jobs that train, and services that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysync.spec import JobSpec, parse_spec
+from service.client import ApiError, Client
+from service.schemas import JobPublic
+from tests.serving import Service, until
+
+LONG = 1_000_000
+SPEC: dict[str, Any] = {
+    "name": "e2e",
+    "task": {"kind": "digits", "hidden": [16]},
+    "strategy": {"kind": "selsync", "delta": 0.3},
+    "scale": {"workers": 2, "max_workers": 3},
+    "budget": {"steps": LONG},
+    "eval_every": 100,
+}
+
+
+def spec(**changes: Any) -> JobSpec:
+    return parse_spec({**SPEC, **changes})
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    service = Service(tmp_path_factory.mktemp("service"))
+    try:
+        yield service
+    finally:
+        service.close()
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[Client]:
+    if service.process is None or service.process.poll() is not None:
+        client = service.start()
+    else:
+        client = Client(service.url, json.loads((service.folder / "data" / "client.json").read_text())["token"])
+    with client:
+        yield client
+
+
+def reach(client: Client, id: str, state: str, timeout_s: float = 60) -> JobPublic:
+    def there() -> bool:
+        job = client.job(id)
+        assert job.state.value == state or not job.is_terminal, f"{job.state.value}: {job.reason}"
+        return job.state.value == state
+
+    until(there, timeout_s)
+    return client.job(id)
+
+
+def training(client: Client, id: str, beyond: int = 20) -> JobPublic:
+    until(lambda: client.job(id).step > beyond)
+    return reach(client, id, "RUNNING")
+
+
+def test_submit_stream_turn_scale_pause_resume_stop(client: Client) -> None:
+    id = client.submit(spec()).id
+    seen: list[Any] = []
+    reader = threading.Thread(target=lambda: seen.extend(client.follow(id)), daemon=True)
+    reader.start()
+    job = training(client, id, beyond=200)
+    assert job.runs["link"] == "direct"
+    assert {name.partition("/")[0] for name in job.runs["actors"]} == {"worker", "shard", "coordinator"}
+
+    eager = client.turn(id, delta=0.0)  # from now on every step synchronises
+    until(lambda: client.knobs(id).version_in_force == eager.version)
+    event = client.events(id, kind="knobs").items[-1]
+    assert (event.data["before"], event.data["after"], event.knob_version) == ({"delta": 0.3}, {"delta": 0.0}, 1)
+    training(client, id, beyond=event.step + 50)
+    decisions = client.events(id, after=event.sequence, kind="decision", limit=40).items
+    assert all(decision.data["sync"] for decision in decisions), "it took effect at that step for everybody"
+    lssr_eager = client.job(id).metrics["sync/lssr"]
+    lazy = client.turn(id, delta=float("inf"))
+    until(lambda: client.knobs(id).version_in_force == lazy.version)
+    at = client.events(id, kind="knobs").items[-1]
+    training(client, id, beyond=at.step + 300)
+    decisions = client.events(id, after=at.sequence, kind="decision", limit=100).items
+    assert not any(decision.data["sync"] for decision in decisions)
+    assert client.job(id).metrics["sync/lssr"] > lssr_eager  # type: ignore[operator]
+    with pytest.raises(ApiError, match="version"):
+        client.turn(id, expected_version=0, delta=0.1)
+
+    pids = {name: found["pid"] for name, found in client.job(id).runs["actors"].items()}
+    client.scale(id, 3)
+    until(lambda: client.job(id).workers == 3)
+    training(client, id)
+    until(lambda: len(client.job(id).runs["actors"]) == len(pids) + 1)
+    assert pids.items() <= {name: found["pid"] for name, found in client.job(id).runs["actors"].items()}.items()
+
+    client.pause(id)
+    at_step = reach(client, id, "PAUSED").step
+    time.sleep(1.0)
+    assert client.job(id).step <= at_step + 1
+    client.resume(id)
+    training(client, id, beyond=at_step + 10)
+    client.take_checkpoint(id)
+    until(lambda: client.checkpoints(id))
+
+    client.stop(id, "seen enough")
+    job = reach(client, id, "STOPPED")
+    assert job.reason == "seen enough"
+    assert job.ended_at is not None
+    reader.join(20)
+    assert [event.sequence for event in seen] == list(range(job.last_sequence + 1))
+    assert "controller | INFO launch" in client.log(id)
+
+    as_it_was = {"strategy": {"kind": "selsync", "delta": "inf"}, "scale": {"workers": 3, "max_workers": 3}}
+    again = client.submit(spec(**as_it_was, budget={"steps": job.step + 40}), resume_from=id)
+    done = client.wait(again.id, 60)
+    assert done.state.value == "SUCCEEDED", done.reason
+    assert client.metrics(again.id).items[0].step >= client.checkpoints(id)[-1].step - 1, "it did not begin anew"
+    other = client.wait(client.submit(spec(seed=9), resume_from=id).id, 60)
+    assert (other.state.value, "with another" in other.reason) == ("FAILED", True)
+
+
+def test_broken_user_code_ends_failed_with_its_traceback(service: Service, client: Client, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    mark = tmp_path / "imported-in"
+    (code / "my_tasks.py").write_text(
+        f"import os\nopen({str(mark)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+        "class Broken:\n    def model(self):\n        raise RuntimeError('my own mistake')\n"
+        "    train_data = eval_data = loss = model\n"
+    )
+    (tmp_path / "job.json").write_text(
+        json.dumps({**SPEC, "task": {"kind": "custom", "entrypoint": "my_tasks:Broken"}})
+    )
+    answer = service.cli("submit", tmp_path / "job.json", "--working-dir", code, "--json")
+    assert answer.returncode == 0, answer.stderr
+    job = client.wait(json.loads(answer.stdout)["id"], 60)
+    assert job.state.value == "FAILED"
+    assert "RuntimeError: my own mistake" in job.reason
+    assert "my_tasks.py" in job.reason
+    assert service.process is not None
+    assert str(service.process.pid) not in mark.read_text().split(), "never in the service"
+    refused = service.cli("submit", tmp_path / "job.json")
+    assert refused.returncode == 2
+    assert "--working-dir" in refused.stderr
+
+
+def test_the_command_line_from_submit_to_stop(service: Service, client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({**SPEC, "budget": {"steps": 120}}))
+    done = service.cli("submit", path, "--follow")
+    assert done.returncode == 0, done.stderr
+    assert "SUCCEEDED" in done.stdout
+    assert "RUNNING" in done.stderr
+    path.write_text(json.dumps(SPEC))
+    id = service.cli("submit", path, "--key", "once").stdout.strip()
+    assert service.cli("submit", path, "--key", "once").stdout.strip() == id
+    training(client, id)
+    answer = service.cli("set", id, "delta=0.7")
+    assert "was 0.3" in answer.stdout
+    assert f"undo with: raysync set {id} delta=0.3" in answer.stderr
+    assert json.loads(service.cli("set", id, "--json").stdout)["values"]["delta"] == 0.7
+    assert service.cli("set", id, "delta=0.9", "--expect", "0").returncode == 2
+    assert "no such knob" in service.cli("set", id, "dleta=1").stderr
+    assert service.cli("scale", id, 9).returncode == 2
+    for verb, state in (("pause", "PAUSED"), ("resume", "RUNNING")):
+        assert service.cli(verb, id).returncode == 0
+        reach(client, id, state)
+    assert id in service.cli("list", "--state", "running").stdout
+    assert "version 3" in service.cli("show", id).stdout
+    assert "asked for" in service.cli("checkpoints", id, "--take").stderr
+    assert service.cli("stop", id, "--reason", "done here").returncode == 0
+    assert service.cli("watch", id).returncode == 130
+    assert "done here" in service.cli("show", id).stdout
+    assert "controller | " in service.cli("logs", id).stdout
+    assert "controller | " in service.cli("logs", id, "--follow").stdout
+    assert service.cli("remove", id).returncode == 0
+    assert service.cli("show", id).returncode == 2
+    assert "selsync" in service.cli("components", "strategies").stdout
+    token = service.cli("token", "create", "guest", "--role", "viewer", "--days", "1").stdout.strip()
+    assert service.cli("list", "--token", token).returncode == 0
+    assert service.cli("submit", path, "--token", token).returncode == 2
+    service.cli("token", "revoke", token.split("_")[1])
+    assert service.cli("list", "--token", token).returncode == 2
+    assert "revoked" in service.cli("token", "list").stdout
+    assert service.cli("list", "--url", "http://127.0.0.1:1").returncode == 3
+
+
+def test_killed_in_mid_job_the_stream_goes_on_with_every_number_once(service: Service, client: Client) -> None:
+    id = client.submit(spec()).id
+    training(client, id)
+    seen: list[int] = []
+    reader = threading.Thread(target=lambda: seen.extend(event.sequence for event in client.follow(id)), daemon=True)
+    reader.start()
+    before = client.job(id)
+    for _ in range(2):
+        service.kill()
+        time.sleep(1.5)  # the job trains on, and nobody listens
+        service.start()
+    after = client.job(id)
+    assert after.step > before.step
+    until(lambda: client.job(id).step > after.step + 50)
+    client.stop(id)
+    job = reach(client, id, "STOPPED")
+    reader.join(30)
+    assert not reader.is_alive()
+    assert seen == list(range(job.last_sequence + 1))
+    metrics = client.metrics(id, limit=2000).items
+    steps = [event.step for event in metrics if "train/loss" in event.data]
+    assert steps[:500] == list(range(len(steps[:500]))), "also what it told meanwhile"
+
+
+def test_after_a_kill_every_job_is_found_in_the_state_it_is_in(service: Service, client: Client) -> None:
+    """The restart matrix: jobs in every state at once, the service killed twice at different moments of theirs."""
+    running, paused, resizing, stopping, finishing, short = (
+        client.submit(spec(name=name)).id
+        for name in ("running", "paused", "resizing", "stopping", "finishing", "short")
+    )
+    for id in (running, paused, resizing, stopping, finishing, short):
+        training(client, id, beyond=3)
+    pending = client.submit(spec(name="pending", scale={"workers": 2, "cpus_per_worker": 50})).id
+    until(lambda: "fit" in client.job(pending).reason)
+    client.pause(paused)
+    reach(client, paused, "PAUSED")
+    client.stop(short, "before the kill")
+    reach(client, short, "STOPPED")
+    client.scale(resizing, 3)
+    client.stop(stopping, "asked before the kill")
+    starting = client.submit(spec(name="starting")).id
+    entered = client.submit(spec(name="entered")).id
+    service.kill()  # `entered` may not have been launched at all, `starting` may be anywhere
+    time.sleep(0.5)
+    service.start()
+    assert reach(client, stopping, "STOPPED").reason.startswith("asked before the kill")
+    until(lambda: client.job(resizing).workers == 3)
+    for id in (running, resizing, starting, entered):
+        training(client, id)
+    assert client.job(paused).state.value == "PAUSED"
+    assert (client.job(pending).state.value, "fit" in client.job(pending).reason) == ("PENDING", True)
+    assert client.job(short).reason == "before the kill"
+
+    client.stop(finishing, "ends while nobody looks")
+    service.kill()
+    until(
+        lambda: (
+            json.loads((Path(service.folder) / "jobs" / finishing / "status.json").read_text())["state"] == "STOPPED"
+        )
+    )
+    service.start()
+    assert reach(client, finishing, "STOPPED").reason == "ends while nobody looks"
+    client.resume(paused)
+    training(client, paused, beyond=client.job(paused).step)
+    for id in (running, paused, resizing, starting, entered, pending):
+        client.stop(id, "the test is over")
+    for id in (running, paused, resizing, starting, entered, pending):
+        assert "the test is over" in reach(client, id, "STOPPED").reason
+    jobs = client.jobs(limit=200).items
+    assert len({job.id for job in jobs}) == len(jobs)
+    assert all(client.job(job.id).launches <= 1 for job in jobs), "no job was started twice"
+    for id in (running, paused, resizing, stopping, finishing, short, starting, entered):
+        page, numbers = client.events(id, limit=2000), list[int]()
+        while True:
+            numbers += [event.sequence for event in page.items]
+            if page.next_after is None:
+                break
+            page = client.events(id, after=page.next_after, limit=2000)
+        assert numbers == list(range(client.job(id).last_sequence + 1))
+
+
+def test_when_ray_dies_jobs_fail_or_go_on_from_their_checkpoint(service: Service, client: Client) -> None:
+    fails = client.submit(spec(name="fails")).id
+    resumes = client.submit(spec(name="resumes", checkpoint={"every_rounds": 5}), on_cluster_loss="resume").id
+    for id in (fails, resumes):
+        training(client, id, beyond=50)
+    until(lambda: client.checkpoints(resumes))
+    node = json.loads((service.folder / "data" / "ray" / "node.json").read_text())
+    os.killpg(node["pid"], signal.SIGKILL)
+    job = reach(client, fails, "FAILED", 90)
+    assert "Ray cluster" in job.reason
+    assert "on_cluster_loss: resume" in job.reason
+    until(lambda: client.job(resumes).launches == 2, 90)
+    at = client.job(resumes).step
+    until(lambda: client.job(resumes).state.value == "RUNNING" and client.job(resumes).step > at + 50, 90)
+    client.stop(resumes)
+    reach(client, resumes, "STOPPED")
+    states = [event.data["state"] for event in client.events(resumes, kind="state").items]
+    assert "RECOVERING" in states
+
+
+def test_ctrl_c_leaves_nothing_when_nothing_runs(service: Service, client: Client) -> None:
+    assert all(job.is_terminal for job in client.jobs(limit=200).items)
+    assert service.ray.is_up
+    service.interrupt()
+    assert "stopped, and its Ray with it" in service.log
+    assert not service.ray.is_up
+    assert "Traceback" not in service.log
+    left = [path.name for path in service.sockets.iterdir() if path.name.startswith("raysync-")]
+    assert left == []
