@@ -167,7 +167,7 @@ class Crew:
         }
         for worker, (node, group) in zip(workers, places, strict=True):
             self._make_worker(worker, node, group, guests[worker])
-        self._make_server(CoordinatorActor, (m.COORDINATOR,), None)
+        self._make_server(CoordinatorActor, (m.COORDINATOR,), nodes[0])  # never on a node that trains nothing
         for shard in range(0 if in_workers else scale.shards):
             # Beside the workers, in turn: what a shard and a worker of one node say to each other stays there.
             self._make_server(ShardActor, (m.shard_address(shard),), nodes[shard % len(nodes)])

@@ -81,7 +81,7 @@ def submit(
 ) -> Call[JobPublic]:
     """Submit a job; the key makes sure it is one job however often it is sent."""
     body = {
-        "spec": spec.model_dump(mode="json"),
+        "spec": json.loads(spec.model_dump_json()),  # infinity as a word
         "package": package,
         "pip": list(pip),
         "resume_from": resume_from,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -174,6 +175,7 @@ class Manager:
             stop=row.stop,
             on_cluster_loss="resume" if row.on_cluster_loss == "resume" else "fail",
             has_checkpoint=seen.has_checkpoint,
+            has_trained=row.started_s is not None,
         )
 
     async def _carry_out(self, row: JobRow, known: Known, verdict: Verdict) -> None:
@@ -181,7 +183,7 @@ class Manager:
             logger.info("%s: %s", verdict.move.value, verdict.reason, extra={"job": row.id})
         match verdict.move:
             case Move.WAIT:
-                await self._wait(row, verdict.reason)
+                await self._wait(row, verdict)
             case Move.LAUNCH | Move.RELAUNCH:
                 await self._launch(row, again=verdict.move is Move.RELAUNCH)
             case Move.FOLLOW:
@@ -191,10 +193,10 @@ class Manager:
                 await self._read_rest(row)
                 await self._enter(row.id, ends.get(verdict.move) or JobState.FAILED, verdict.reason)
 
-    async def _wait(self, row: JobRow, reason: str) -> None:
-        state = JobState.RECOVERING if row.started_s is not None else JobState(row.state)
-        if (state.value, reason) != (row.state, row.reason):
-            await self._change(row.id, {"state": state.value, "reason": reason})
+    async def _wait(self, row: JobRow, verdict: Verdict) -> None:
+        state = (verdict.state or JobState(row.state)).value
+        if (state, verdict.reason) != (row.state, row.reason):
+            await self._change(row.id, {"state": state, "reason": verdict.reason})
         await asyncio.sleep(_LOOK_S)
 
     async def _launch(self, row: JobRow, again: bool) -> None:
@@ -224,11 +226,11 @@ class Manager:
         """Take in what a job tells, to its end; raises when it cannot be reached any more."""
         if row.stop is not None:
             await self.runtime.stop(row.id, row.stop, row.stop_force_after_s or 0.0)
-        looked_s = 0.0
+        looked_s = -math.inf
         while True:
             if time.monotonic() - looked_s > _STATUS_S:
+                row = await self._look_closer(row, is_first=looked_s < 0)
                 looked_s = time.monotonic()
-                await self._look_closer(row)
             told = await self.runtime.records(row.id, row.last_sequence, _FOLLOW_S)
             row = await self._take_in(row, told.records)
             if row.is_terminal:
@@ -236,14 +238,21 @@ class Manager:
                 await self.runtime.forget(row.id)
                 return
 
-    async def _look_closer(self, row: JobRow) -> None:
+    async def _look_closer(self, row: JobRow, is_first: bool) -> JobRow:
+        """Take in what the journal does not tell: what really runs, and why a job still is where it is.
+
+        At first also the state: while nobody could ask, the books may have shown it as waiting.
+        """
         status = await self.runtime.status(row.id)
-        runs = {**status["runs"], "actors": status["actors"]}
+        state, runs = JobState(status["state"]), {**status["runs"], "actors": status["actors"]}
         fresh: dict[str, Any] = {} if runs == row.runs else {"runs": runs}
-        if status["state"] == row.state and status["reason"] != row.reason:
+        if is_first and not state.is_terminal:
+            fresh["state"] = state.value
+        if fresh.get("state", row.state) == state.value:
             fresh["reason"] = status["reason"]
-        if fresh:
-            await self._change(row.id, fresh)
+        if any(getattr(row, name) != value for name, value in fresh.items()):
+            return await asyncio.to_thread(self.store.jobs.change, row.id, fresh)
+        return row
 
     async def _read_rest(self, row: JobRow) -> None:
         """Take in what a job wrote into its folder while nobody listened."""

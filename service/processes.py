@@ -19,7 +19,7 @@ def born(pid: int) -> str | None:
 
 def own_id() -> str:
     """Return a name for this process that others on the same machine can tell to be dead."""
-    return f"{socket.gethostname()[:24]}/{os.getpid()}/{born(os.getpid())}/{secrets.token_hex(4)}"
+    return f"{_here()}/{os.getpid()}/{born(os.getpid())}/{secrets.token_hex(4)}"
 
 
 def is_dead(id: str) -> bool:
@@ -27,4 +27,9 @@ def is_dead(id: str) -> bool:
     host, _, rest = id.partition("/")
     pid, _, rest = rest.partition("/")
     birth = rest.partition("/")[0]
-    return host == socket.gethostname()[:24] and pid.isdigit() and born(int(pid)) != birth
+    return host == _here() and pid.isdigit() and born(int(pid)) != birth
+
+
+def _here() -> str:
+    """Return this machine and, of its containers, the one whose process numbers we see."""
+    return f"{socket.gethostname()[:24]}:{os.stat('/proc/self/ns/pid').st_ino}"

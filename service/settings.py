@@ -24,7 +24,7 @@ class Settings(BaseSettings):
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65535)
     data: Path = Path("~/.raysync")
     """The service's own folder: database, first token, packages, its own Ray."""
-    database: str | None = None
+    database: str | None = Field(default=None, min_length=1)
     """A database URL; None is a SQLite file in `data`."""
     storage: str = "~/raysync_results"
     """Where the folders of jobs go: a path all nodes see, or a URI."""

@@ -42,6 +42,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """Why somebody asked it to end."""
     on_cluster_loss: OnClusterLoss = "fail"
     has_checkpoint: bool = False
+    has_trained: bool = False
+    """It has made a step."""
 
 
 class Move(StrEnum):
@@ -66,10 +68,11 @@ class Move(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """The next move and why."""
+    """The next move and why; while a job waits, the state it is shown in, if that changes."""
 
     move: Move
     reason: str
+    state: JobState | None = None
 
 
 def adopt(known: Known) -> Verdict:
@@ -95,11 +98,11 @@ def _without_cluster(known: Known) -> Verdict:
     if known.launches == 0:
         return Verdict(Move.WAIT, "no Ray cluster answers; it starts when one does")
     if known.unreachable_s < GRACE_S:
-        return Verdict(Move.WAIT, f"its Ray cluster has not answered for {known.unreachable_s:.0f} s")
+        return Verdict(Move.WAIT, "its Ray cluster does not answer now; it may train on")
     if known.stop is not None:
         return Verdict(Move.STOP, _stopped(known.stop, "its Ray cluster is gone"))
     if known.on_cluster_loss == "resume" or not _has_begun(known):
-        return Verdict(Move.WAIT, "its Ray cluster is gone; it goes on when one answers")
+        return Verdict(Move.WAIT, "its Ray cluster is gone; it goes on when one answers", JobState.RECOVERING)
     return Verdict(Move.FAIL, f"its Ray cluster has not answered for {known.unreachable_s:.0f} s; {_REMEDY}")
 
 
@@ -121,7 +124,7 @@ _REMEDY = "submit with on_cluster_loss: resume to go on from the last checkpoint
 
 
 def _has_begun(known: Known) -> bool:
-    return known.state not in (JobState.PENDING, JobState.STARTING)
+    return known.has_trained or known.state not in (JobState.PENDING, JobState.STARTING, JobState.RECOVERING)
 
 
 def _stopped(reason: str, how: str | None) -> str:

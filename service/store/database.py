@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import OperationalError
 
 from service.errors import DatabaseError
 
@@ -47,11 +48,16 @@ class Database:
 
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-        with self.write() as connection:
-            if not self.is_sqlite:
-                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        try:
+            with self.write() as connection:
+                if not self.is_sqlite:
+                    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        except OperationalError as error:
+            where = self.url.render_as_string(hide_password=True)
+            problem = str(error.orig).strip().splitlines()[0]
+            raise DatabaseError(where, f"it cannot be used ({problem}); is it running, and is the URL right?") from None
 
     def check(self) -> None:
         """Raise if the database does not answer."""

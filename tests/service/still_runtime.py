@@ -115,8 +115,9 @@ class StillRuntime:
 
     async def status(self, job: str) -> dict[str, Any]:
         """Return what the controller knows."""
-        self._alive(job)
-        return {"state": "?", "reason": "", "runs": {"link": "still"}, "actors": {}}
+        states = [record.data for record in self._alive(job).records if record.kind == "state"]
+        last = states[-1] if states else {"state": "PENDING", "reason": "it has just been submitted"}
+        return {"state": last["state"], "reason": last["reason"], "runs": {"link": "still"}, "actors": {}}
 
     async def turn(self, job: str, changes: dict[str, Any], expected_version: int | None, dry_run: bool) -> Knobs:
         """Turn knobs, as the engine does."""

@@ -237,6 +237,13 @@ def test_a_job_of_a_million_events_is_paged_and_sampled_without_loading_it(
     store.close()
 
 
+def test_a_database_that_is_not_there_is_said_without_its_password() -> None:
+    store = Store("postgresql://me:geheim@127.0.0.1:1/x")
+    with pytest.raises(DatabaseError, match="is it running") as caught:
+        store.database.migrate()
+    assert "geheim" not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", ["mysql://x/y", "nonsense", "sqlite://", ""])
 def test_other_databases_are_refused(url: str) -> None:
     with pytest.raises(DatabaseError):

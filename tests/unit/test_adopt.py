@@ -29,7 +29,7 @@ LAUNCHED: dict[str, Any] = {"launches": 1, "launched_on": "c1"}
         ({"state": S.PENDING, "end": S.FAILED, "end_reason": "why"}, Move.FINISH, "why"),
         ({"state": S.RUNNING, **LAUNCHED, "has_controller": True, "end": S.SUCCEEDED}, Move.FOLLOW, "answers"),
         # its cluster does not answer
-        ({"state": S.RUNNING, **LAUNCHED, "cluster": None, "unreachable_s": 5.0}, Move.WAIT, "5 s"),
+        ({"state": S.RUNNING, **LAUNCHED, "cluster": None, "unreachable_s": 5.0}, Move.WAIT, "does not answer now"),
         ({"state": S.RUNNING, **LAUNCHED, "cluster": None, "unreachable_s": GRACE_S}, Move.FAIL, "on_cluster_loss"),
         (
             {"state": S.RUNNING, **LAUNCHED, "cluster": None, "unreachable_s": 1e4, "on_cluster_loss": "resume"},
@@ -43,6 +43,8 @@ LAUNCHED: dict[str, Any] = {"launches": 1, "launched_on": "c1"}
         ({"state": S.RUNNING, **LAUNCHED}, Move.FAIL, "its controller is gone"),
         ({"state": S.PENDING, **LAUNCHED, "cluster": "c2"}, Move.RELAUNCH, "nothing is lost"),
         ({"state": S.STARTING, **LAUNCHED, "cluster": "c2"}, Move.RELAUNCH, "nothing is lost"),
+        ({"state": S.RECOVERING, **LAUNCHED, "cluster": "c2"}, Move.RELAUNCH, "nothing is lost"),
+        ({"state": S.RECOVERING, **LAUNCHED, "cluster": "c2", "has_trained": True}, Move.FAIL, "is gone"),
         ({"state": S.RUNNING, **LAUNCHED, "cluster": "c2", "stop": "x"}, Move.STOP, "nothing of it runs"),
         (
             {"state": S.RUNNING, **LAUNCHED, "cluster": "c2", "on_cluster_loss": "resume", "has_checkpoint": True},
@@ -55,7 +57,7 @@ LAUNCHED: dict[str, Any] = {"launches": 1, "launched_on": "c1"}
             "checkpoint.every_rounds",
         ),
         (
-            {"state": S.RECOVERING, "launches": MAX_LAUNCHES, "launched_on": "c1", "cluster": "c2",
+            {"state": S.RUNNING, "launches": MAX_LAUNCHES, "launched_on": "c1", "cluster": "c2",
              "on_cluster_loss": "resume", "has_checkpoint": True},
             Move.FAIL,
             f"started {MAX_LAUNCHES} times",
@@ -87,7 +89,7 @@ def test_no_job_is_forgotten_or_run_twice_whatever_is_known() -> None:
             on_cluster_loss=policy,  # type: ignore[arg-type]
             has_checkpoint=checkpoint,
         )
-        move, reason = adopt(known)
+        move, reason, _ = adopt(known)
         assert reason or move is Move.FINISH
         if state.is_terminal:
             assert move is Move.REST
