@@ -58,7 +58,7 @@ class Member:
         """Return a member that was gone before anybody could watch it."""
         member = cls.__new__(cls)
         member.addresses, member.actor, member.node, member.group = (address,), None, None, None
-        member.hello, member.introduced, member.calls = None, True, {}
+        member.hello, member.introduced, member.calls = None, False, {}
         member.seen = ActorSeen(Life.DEAD, "it was gone when the controller came back")
         return member
 

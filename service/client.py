@@ -28,7 +28,7 @@ from raysync.spec import JobSpec
 from service import calls
 from service.calls import ApiError, Call
 from service.catalogue import Catalogue
-from service.reach import STREAM_TIMEOUT, TIMEOUT, Retry, Stream, Unreachable, event_of, find_service
+from service.reach import STREAM_TIMEOUT, TIMEOUT, TRIES, Retry, Stream, Unreachable, event_of, find_service
 from service.schemas import CheckpointPublic, EventPage, EventPublic, JobPage, JobPublic, KnobsPublic, PackagePublic
 
 T = TypeVar("T")
@@ -41,9 +41,15 @@ class Client:
     """A blocking client; every method raises `ApiError` if the service refuses, `Unreachable` if none answers."""
 
     def __init__(
-        self, url: str | None = None, token: str | None = None, *, verify: bool | str = True, **options: Any
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        verify: bool | str = True,
+        tries: int = TRIES,
+        **options: Any,
     ) -> None:
-        self.place = find_service(url, token)
+        self.place, self._tries = find_service(url, token), tries
         headers = {"Authorization": f"Bearer {self.place.token}"} if self.place.token else {}
         self._http = httpx.Client(
             base_url=self.place.url, headers=headers, timeout=TIMEOUT, verify=_verification(verify), **options
@@ -156,7 +162,7 @@ class Client:
         return job
 
     def _send(self, call: Call[T]) -> T:
-        retry = Retry(call)
+        retry = Retry(call, self._tries)
         while True:
             try:
                 response = self._http.request(**_request(call))
@@ -189,9 +195,15 @@ class AsyncClient:
     """The same for asyncio."""
 
     def __init__(
-        self, url: str | None = None, token: str | None = None, *, verify: bool | str = True, **options: Any
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        verify: bool | str = True,
+        tries: int = TRIES,
+        **options: Any,
     ) -> None:
-        self.place = find_service(url, token)
+        self.place, self._tries = find_service(url, token), tries
         headers = {"Authorization": f"Bearer {self.place.token}"} if self.place.token else {}
         self._http = httpx.AsyncClient(
             base_url=self.place.url, headers=headers, timeout=TIMEOUT, verify=_verification(verify), **options
@@ -294,7 +306,7 @@ class AsyncClient:
         return job
 
     async def _send(self, call: Call[T]) -> T:
-        retry = Retry(call)
+        retry = Retry(call, self._tries)
         while True:
             try:
                 response = await self._http.request(**_request(call))

@@ -12,7 +12,7 @@ from service.calls import Call
 from service.schemas import EventPublic
 from service.settings import ClientSettings
 
-_TRIES = 6
+TRIES = 6
 _FIRST_WAIT_S = 0.2
 _MAX_WAIT_S = 5.0
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
@@ -54,8 +54,8 @@ def find_service(url: str | None = None, token: str | None = None) -> Place:
 class Retry:
     """How often and how long to wait for a service that does not answer now."""
 
-    def __init__(self, call: Call[Any]) -> None:
-        self._call, self._left, self._wait_s = call, _TRIES, _FIRST_WAIT_S
+    def __init__(self, call: Call[Any], tries: int) -> None:
+        self._call, self._left, self._wait_s = call, tries, _FIRST_WAIT_S
 
     def after_failure(self, error: httpx.TransportError, url: str) -> float:
         """Return how long to wait before the next try, or raise."""
@@ -122,7 +122,7 @@ class Stream:
         """Return how long to wait before connecting again, or raise."""
         self._quiet_tries += 1
         self.reader = _with_id(self.reader.last_id)
-        if self._quiet_tries > _TRIES:
+        if self._quiet_tries > TRIES:
             raise Unreachable(url, str(error) or type(error).__name__) from error
         return min(_MAX_WAIT_S, _FIRST_WAIT_S * float(2**self._quiet_tries))
 

@@ -111,7 +111,8 @@ class Coordinator:
             case m.Died():
                 sends = self._on_died(message.worker)
             case m.Turn():
-                self.board.turn(message.changes, message.expected_version)
+                step = self.gate.low_clock + 1 if self._asynchronous else self.next_step
+                self.board.turn(message.changes, message.expected_version, step)
             case m.TakeSnapshot():
                 self.snapshots.due = True
             case m.Stop():
@@ -327,9 +328,10 @@ class Coordinator:
             )
 
     def _turn_knobs(self, step: int) -> None:
-        for before, after in self.board.apply():
-            self.log.add("knobs", step, self.knobs.version, {"before": before, "after": after})
-            if "delta" in after:
+        for turned in self.board.apply():
+            data = {"before": turned.before, "after": turned.after, "asked_step": turned.asked_step}
+            self.log.add("knobs", step, turned.version, data)
+            if "delta" in turned.after:
                 self._memory = {}
 
     # Membership

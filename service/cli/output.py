@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 EXIT = {"SUCCEEDED": 0, "FAILED": 1, "STOPPED": 130}
 """How a command that waits for a job ends."""
 _REFUSED, _UNREACHABLE = 2, 3
+_TRIES = 3
+"""A person waits at the prompt."""
 
 Url = Annotated[
     str | None, typer.Option("--url", help="The service. [RAYSYNC_URL, or the one `raysync serve` started here]")
@@ -59,5 +61,5 @@ def reached(url: str | None, token: str | None, ca: str | None = None) -> Iterat
     with errors():
         from service.client import Client
 
-        with Client(url, token, verify=ca or True) as client:
+        with Client(url, token, verify=ca or True, tries=_TRIES) as client:
             yield client

@@ -11,18 +11,8 @@ from raysync.errors import KnobConflict
 from service.deps import Operator, PartsDep, Viewer, body_schema, json_body
 from service.errors import BadRequest, PreconditionFailed
 from service.problems import documented
-from service.schemas import (
-    CheckpointPublic,
-    JobId,
-    JobPublic,
-    KnobPatch,
-    KnobsPublic,
-    StopRequest,
-    WorkersPut,
-    checkpoint_of,
-    json_values,
-    public,
-)
+from service.schemas import CheckpointPublic, JobId, JobPublic, KnobPatch, KnobsPublic, StopRequest, WorkersPut
+from service.views import checkpoint_of, json_values, public
 
 router = APIRouter(prefix="/jobs/{id}", tags=["control"])
 

@@ -18,9 +18,10 @@ from service.deps import Admin, Operator, Parts, PartsDep, Viewer, body_schema, 
 from service.errors import WrongState
 from service.packages import check_entrypoint
 from service.problems import documented
-from service.schemas import JobCreate, JobId, JobPage, JobPublic, cursor_of, public, read_cursor, summary_of
+from service.schemas import JobCreate, JobId, JobPage, JobPublic
 from service.store import JobRow
 from service.store.jobs import Key
+from service.views import cursor_of, public, read_cursor, summary_of
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 

@@ -11,8 +11,9 @@ from service.deps import Operator, PartsDep
 from service.errors import WrongMediaType
 from service.packages import Limits, inspect, package_id
 from service.problems import documented
-from service.schemas import PackagePublic, package_of
+from service.schemas import PackagePublic
 from service.store.packages import PackageRow
+from service.views import package_of
 
 router = APIRouter(prefix="/packages", tags=["packages"])
 

@@ -15,8 +15,9 @@ from service.deps import Parts, PartsDep, Viewer
 from service.errors import BadRequest
 from service.feed import HEARTBEAT_S, POLL_S
 from service.problems import documented
-from service.schemas import EventPage, JobId, event_of
+from service.schemas import EventPage, JobId
 from service.store import JobRow
+from service.views import event_of
 
 router = APIRouter(prefix="/jobs/{id}", tags=["telling"])
 

@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-BENCHES = ("codecs", "placement", "triggers", "rounds", "throughput", "startup", "memory")
+BENCHES = ("codecs", "placement", "triggers", "rounds", "throughput", "startup", "memory", "service")
 
 
 def main() -> int:

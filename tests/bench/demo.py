@@ -1,78 +1,128 @@
-"""The demonstration behind `make demo`: BSP beside SelSync with DoubleSqueeze, on real Ray actors on this machine."""
+"""The demonstration behind `make demo`: the service, two jobs over REST, one of them steered while it runs.
+
+Starts `raysync serve` on a Ray and a SQLite file of its own, submits BSP and then SelSync with DoubleSqueeze, follows
+their streams, turns SelSync's threshold half-way, prints what that did, and leaves nothing running.
+"""
 
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from raysync.progress import ProgressLine, size
+from service.client import Client
+from service.schemas import EventPublic
 from tests.bench.simulated import digits_job
+from tests.serving import Service
 
 OUT = Path("out")
-STEPS = 400
+STEPS = 800
 ONEBIT = {"push": {"kind": "onebit"}, "pull": {"kind": "onebit"}}
 CASES: dict[str, dict[str, Any]] = {
     "bsp": {"strategy": {"kind": "bsp"}},
     "selsync + onebit": {"strategy": {"kind": "selsync", "delta": 0.3}, "compression": ONEBIT},
 }
+TURNED = "selsync + onebit"
+DELTA = 0.02
+
+
+class Turn(NamedTuple):
+    """A knob that was turned, and what came of it."""
+
+    step: int
+    waited_steps: int
+    lssr_before: float
+    """Share of local steps in the part before."""
+    lssr_after: float
 
 
 def main() -> int:
-    """Run both jobs, print the table, save the chart."""
-    import ray
-
-    from actors import fit
-
+    """Run both jobs, print the tables, save the chart."""
     OUT.mkdir(exist_ok=True)
     console, started_s = Console(), time.monotonic()
-    console.print("starting a Ray of its own ...")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    results = {}
-    try:
-        with tempfile.TemporaryDirectory() as storage:
-            for label, fields in CASES.items():
-                spec = digits_job(**fields, budget={"steps": STEPS})
-                with ProgressLine(label, STEPS, console) as line:
-                    result = fit(
-                        spec,
-                        storage_path=storage,
-                        on_record=lambda record, line=line: line.show(record.kind, record.step, record.data),
-                    )
-                if result.error is not None:
-                    raise result.error
-                results[label] = _numbers(result)
-    finally:
-        ray.shutdown()
+    results: dict[str, dict[str, Any]] = {}
+    turn: Turn | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        service = Service(Path(folder))
+        console.print(f"starting the service, its Ray and its database at {service.url} ...")
+        try:
+            with service.start() as client:
+                for label, fields in CASES.items():
+                    job = client.submit(digits_job(**fields, budget={"steps": STEPS}))
+                    console.print(f"[dim]POST  [/dim] /api/v1/jobs -> {job.id}", highlight=False)
+                    events = _follow(client, job.id, label, console)
+                    results[label] = _numbers(client.job(job.id), events)
+                    if label == TURNED:
+                        turn = _turn(events)
+            service.interrupt()
+        finally:
+            service.close()
     console.print(_table(results))
-    _chart(results, OUT / "demo.png")
-    (OUT / "demo.json").write_text(json.dumps(results, indent=1))
-    console.print(f"{time.monotonic() - started_s:.0f} s in all.  Chart: out/demo.png   Numbers: out/demo.json")
+    assert turn is not None
+    console.print(
+        f"delta {CASES[TURNED]['strategy']['delta']} -> {DELTA} at step {turn.step} ({turn.waited_steps} decisions after the "
+        f"request): LSSR {turn.lssr_before:.2f} before, {turn.lssr_after:.2f} after. (LSSR: share of steps without "
+        "synchronisation.)"
+    )
+    _chart(results, turn, OUT / "demo.png")
+    (OUT / "demo.json").write_text(json.dumps({**results, "turn": turn._asdict()}, indent=1))
+    console.print(
+        f"{time.monotonic() - started_s:.0f} s in all; nothing is left running.  Chart: out/demo.png   Numbers: out/demo.json"
+    )
     return 0
 
 
-def _numbers(result: Any) -> dict[str, Any]:
-    metrics = [record for record in result.records() if record.kind == "metrics"]
-    steps = [record for record in metrics if "train/loss" in record.data]
+def _follow(client: Client, id: str, label: str, console: Console) -> list[EventPublic]:
+    """Follow a job's stream to its end; half-way, turn the threshold of the one that has it."""
+    events, is_turned = [], label != TURNED
+    with ProgressLine(label, STEPS, console) as line:
+        for event in client.follow(id):
+            events.append(event)
+            line.show(event.kind, event.step, event.data)
+            if not is_turned and event.kind == "metrics" and event.step >= STEPS // 2:
+                is_turned = True
+                knobs = client.turn(id, delta=DELTA)
+                console.print(
+                    f"[dim]PATCH [/dim] /api/v1/jobs/{id}/knobs delta={DELTA} -> version {knobs.version}",
+                    highlight=False,
+                )
+    job = client.job(id)
+    if job.state.value != "SUCCEEDED":
+        raise RuntimeError(f"{label} {job.state.value}: {job.reason}")
+    return events
+
+
+def _numbers(job: Any, events: list[EventPublic]) -> dict[str, Any]:
+    metrics = [event for event in events if event.kind == "metrics"]
+    steps = [event for event in metrics if "train/loss" in event.data]
     return {
-        "accuracy": result.metrics["eval/accuracy"],
-        "lssr": result.metrics["sync/lssr"],
-        "bytes": result.metrics["comm/bytes_up"] + result.metrics["comm/bytes_down"],
+        "accuracy": job.metrics["eval/accuracy"],
+        "lssr": job.metrics["sync/lssr"],
+        "bytes": job.metrics["comm/bytes_up"] + job.metrics["comm/bytes_down"],
         "train_s": steps[-1].time_s - steps[0].time_s,
-        "link": result.runs["link"],
-        "curve": [(record.step, record.data["eval/accuracy"]) for record in metrics if "eval/accuracy" in record.data],
+        "link": job.runs["link"],
+        "curve": [(event.step, event.data["eval/accuracy"]) for event in metrics if "eval/accuracy" in event.data],
+        "syncs": [event.step for event in events if event.kind == "decision" and event.data["sync"]],
     }
 
 
+def _turn(events: list[EventPublic]) -> Turn:
+    (knobs,) = [event for event in events if event.kind == "knobs"]
+    decided = {event.step: bool(event.data["sync"]) for event in events if event.kind == "decision"}
+    parts = ([not sync for step, sync in decided.items() if (step < knobs.step) is before] for before in (True, False))
+    before, after = (sum(local) / len(local) for local in parts)
+    return Turn(knobs.step, knobs.step - knobs.data["asked_step"], before, after)
+
+
 def _table(results: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title=f"digits on Ray: 4 workers, 2 shards, {STEPS} steps, this machine")
+    table = Table(title=f"digits over REST: 4 workers, 2 shards, {STEPS} steps, this machine")
     for heading in ("strategy", "accuracy", "LSSR", "payload sent", "training time", "link"):
         table.add_column(heading, justify="left" if heading == "strategy" else "right")
     for label, found in results.items():
@@ -87,19 +137,25 @@ def _table(results: dict[str, dict[str, Any]]) -> Table:
     return table
 
 
-def _chart(results: dict[str, dict[str, Any]], path: Path) -> None:
+def _chart(results: dict[str, dict[str, Any]], turn: Turn, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(6.4, 3.8))
+    figure, (upper, lower) = pyplot.subplots(2, 1, figsize=(6.4, 5.2), height_ratios=(3, 1), sharex=True)
     for label, found in results.items():
         steps, accuracies = zip(*found["curve"], strict=True)
-        axes.plot(steps, [100 * accuracy for accuracy in accuracies], label=f"{label}: {size(found['bytes'])} sent")
-    axes.set(xlabel="step", ylabel="evaluation accuracy, %", ylim=(80, 100), title="digits on Ray, 4 workers")
-    axes.legend(loc="lower right")
-    axes.grid(alpha=0.3)
+        upper.plot(steps, [100 * accuracy for accuracy in accuracies], label=f"{label}: {size(found['bytes'])} sent")
+    upper.set(ylabel="evaluation accuracy, %", ylim=(80, 100), title="digits over REST, 4 workers")
+    upper.legend(loc="lower right")
+    syncs = results[TURNED]["syncs"]
+    lower.hist(syncs, bins=range(0, STEPS + 1, 20), color="tab:orange")
+    lower.set(xlabel="step", ylabel="syncs\nin 20 steps", ylim=(0, 21))
+    for axes in (upper, lower):
+        axes.axvline(turn.step, color="grey", linestyle="--", linewidth=1)
+        axes.grid(alpha=0.3)
+    lower.text(turn.step + 8, 14, f"delta 0.3 → {DELTA}", color="grey")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 

@@ -86,7 +86,7 @@ def test_knob_turns_at_one_step_for_everybody() -> None:
     simulation.after(0.8, lambda: simulation.turn(delta=float("inf")))
     result = simulation.run()
     (turned,) = [event for event in result.events if event.kind == "knobs"]
-    assert turned.data == {"before": {"delta": 0.0}, "after": {"delta": float("inf")}}
+    assert turned.data == {"before": {"delta": 0.0}, "after": {"delta": float("inf")}, "asked_step": turned.step}
     for event in result.events:
         if event.kind == "decision" and event.step < 59:
             assert event.data["sync"] is (event.step < turned.step)

@@ -125,8 +125,9 @@ class StillRuntime:
         if dry_run:
             return board.preview(changes, expected_version)
         knobs = board.turn(changes, expected_version)
-        for before, after in board.apply():
-            self.tell(job, "knobs", {"before": before, "after": after}, step=7, knob_version=board.knobs.version)
+        for turned in board.apply():
+            data = {"before": turned.before, "after": turned.after, "asked_step": turned.asked_step}
+            self.tell(job, "knobs", data, step=7, knob_version=turned.version)
         return knobs
 
     async def checkpoint(self, job: str) -> None:

@@ -204,8 +204,7 @@ def test_a_slow_reader_slows_nobody_and_gets_everything(server: Server, client: 
 
 
 def test_no_service_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.reach._TRIES", 2)
-    with pytest.raises(Unreachable, match="raysync serve"), Client("http://127.0.0.1:1", "x") as client:
+    with pytest.raises(Unreachable, match="raysync serve"), Client("http://127.0.0.1:1", "x", tries=2) as client:
         client.jobs()
     monkeypatch.setenv("RAYSYNC_DATA", str(tmp_path))
     with pytest.raises(Unreachable, match="RAYSYNC_URL"):

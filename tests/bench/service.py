@@ -1,0 +1,237 @@
+"""The control plane under load, on loopback: many readers of one job, long lists, knobs turned, time to the first step.
+
+A real `raysync serve` on a Ray of its own; readers are a process of their own, so that what is measured is the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from raysync.control.states import JobState
+from raysync.spec import JobSpec, parse_spec
+from service.client import AsyncClient, Client
+from service.store import JobRow, Store
+from tests.bench.record import record
+from tests.serving import Service, until
+
+READERS, MEASURED_S = 200, 20.0
+JOBS, LISTINGS = 10_000, 300
+TURNS = 40
+STARTS = 3
+
+PACED = '''
+import time, torch
+from torch.utils.data import TensorDataset
+
+class Paced:
+    """Steps of 20 ms: with a metrics event and a decision each, that is 100 events per second."""
+    def model(self): return torch.nn.Linear(4, 2)
+    def train_data(self): return TensorDataset(torch.randn(256, 4), torch.zeros(256).long())
+    eval_data = train_data
+    def loss(self, model, batch):
+        time.sleep(max(0.0, 0.02 - 0.0015))
+        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+'''
+
+
+def main() -> int:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory() as folder:
+        service = Service(Path(folder))
+        try:
+            client = service.start()
+            _first_steps(client)
+            _turns(client)
+            _readers(service, client)
+            _listings(service, client)
+        finally:
+            service.close()
+    return 0
+
+
+def digits(**changes: Any) -> JobSpec:
+    """Return the job the command line's examples use."""
+    return parse_spec({"task": {"kind": "digits"}, "scale": {"workers": 2}, "budget": {"steps": 300}, **changes})
+
+
+def _first_steps(client: Client) -> None:
+    """From the request to the first step of the last worker, on a warm cluster."""
+    time.sleep(3.0)
+    taken = []
+    for _ in range(STARTS):
+        called_s = time.time()
+        id = client.submit(digits()).id
+        client.wait(id, 60)
+        actors = client.job(id).runs["actors"].values()
+        taken.append(max(found["first_step_s"] for found in actors if found.get("first_step_s")) - called_s)
+    record("service.first_step", median_s=statistics.median(taken), worst_s=max(taken), bar_s=6.0)
+
+
+def _turns(client: Client) -> None:
+    """From PATCH to effect: how long the answer takes, and how many decisions pass before the new value rules."""
+    spec = digits(
+        strategy={"kind": "selsync", "delta": 0.3}, budget={"steps": 10**6}, task={"kind": "digits", "hidden": [256]}
+    )
+    id = client.submit(spec).id
+    until(lambda: client.job(id).step > 50)
+    answered = []
+    for turn in range(TURNS):
+        sent_s = time.perf_counter()
+        client.turn(id, delta=0.1 + 0.01 * turn)
+        answered.append(1e3 * (time.perf_counter() - sent_s))
+        time.sleep(0.1)
+    until(lambda: client.knobs(id).version_in_force == TURNS)
+    events = client.events(id, kind="knobs").items
+    passed = [event.step - event.data["asked_step"] for event in events]
+    client.stop(id)
+    client.wait(id, 60)
+    record(
+        "service.turn",
+        turns=len(passed),
+        answer_median_ms=statistics.median(answered),
+        answer_worst_ms=max(answered),
+        steps_median=statistics.median(passed),
+        steps_worst=max(passed),
+        bar_steps=1,
+    )
+
+
+def _readers(service: Service, client: Client) -> None:
+    """Many readers of one job's events; the service and its gateway together must leave a core free."""
+    from tests.service.test_packages import packed
+
+    package = client.upload(packed({"paced.py": PACED})).id
+    task = {"kind": "custom", "entrypoint": "paced:Paced"}
+    spec = parse_spec(
+        {
+            "task": task,
+            "scale": {"workers": 1},
+            "data": {"batch_size": 8},
+            "budget": {"steps": 10**6},
+            "eval_every": 10**6,
+        }
+    )
+    id = client.submit(spec, package=package).id
+    until(lambda: client.job(id).step > 20)
+    after = client.job(id).last_sequence
+    context = multiprocessing.get_context("spawn")
+    counts: Any = context.SimpleQueue()
+    reader = context.Process(target=_read, args=(client.place.url, client.place.token, id, after, counts))
+    reader.start()
+    assert counts.get() == "connected"
+    assert service.process is not None
+    pids = [service.process.pid, *_children(service.process.pid)]
+    cpu_before_s, started_s, first = _cpu_s(pids), time.monotonic(), client.job(id).last_sequence
+    time.sleep(MEASURED_S)
+    cores = (_cpu_s(pids) - cpu_before_s) / (time.monotonic() - started_s)
+    rate = (client.job(id).last_sequence - first) / (time.monotonic() - started_s)
+    client.stop(id)
+    last = client.wait(id, 60).last_sequence
+    found = counts.get()
+    reader.join(30)
+    record(
+        "service.readers",
+        readers=READERS,
+        events_per_s=rate,
+        events_each=last - after,
+        readers_with_every_event=sum(numbers == (last - after, True) for numbers in found),
+        service_cores=cores,
+        bar_cores=1.0,
+    )
+
+
+def _read(url: str, token: str, id: str, after: int, counts: Any) -> None:
+    """Be all the readers: count what each gets, and whether every number came once and in order."""
+
+    async def one(client: AsyncClient, connected: asyncio.Semaphore) -> tuple[int, bool]:
+        expected, count, in_order = after + 1, 0, True
+        async for kind, number in _numbers(client, id, after):
+            if count == 0:
+                connected.release()
+            if kind == "end":
+                return count, in_order
+            in_order &= number == expected
+            expected, count = number + 1, count + 1
+        return count, False
+
+    async def all_of_them() -> list[tuple[int, bool]]:
+        import httpx2
+
+        limits = httpx2.Limits(max_connections=READERS + 10)
+        async with AsyncClient(url, token, limits=limits) as client:
+            connected = asyncio.Semaphore(0)
+            tasks = [asyncio.create_task(one(client, connected)) for _ in range(READERS)]
+            for _ in range(READERS):
+                await connected.acquire()
+            counts.put("connected")
+            return await asyncio.gather(*tasks)
+
+    counts.put(asyncio.run(all_of_them()))
+
+
+async def _numbers(client: AsyncClient, id: str, after: int) -> Any:
+    """Yield kind and number of every event, without making objects of them: the readers share two cores as well."""
+    from service.calls import stream_path
+    from service.reach import Stream
+
+    async for kind, data in client._events(Stream(stream_path(id, "events"), after)):
+        yield kind, int(data[0].partition('"sequence":')[2].partition(",")[0]) if kind != "end" else -1
+
+
+def _listings(service: Service, client: Client) -> None:
+    """Pages of a list of very many jobs."""
+    store = Store(f"sqlite:///{service.folder / 'data' / 'raysync.db'}")
+    states = [state.value for state in JobState if state.is_terminal]
+    metrics = {f"m/{n}": 0.5 for n in range(16)}
+    text = digits().model_dump_json()
+    for n in range(JOBS):
+        store.jobs.add(
+            JobRow(
+                id=f"many-{n:08x}",
+                name="many",
+                owner="bench",
+                state=states[n % 3],
+                strategy="bsp",
+                spec=text,
+                path="/nowhere",
+                created_s=1e9 + n,
+                steps=100,
+                metrics=dict(metrics),
+                knobs={"lr": 0.1, "pause": False},
+            )
+        )
+    store.close()
+    taken, cursor = [], None
+    for turn in range(LISTINGS):
+        sent_s = time.perf_counter()
+        page = client.jobs(state="SUCCEEDED" if turn % 3 == 2 else None, cursor=cursor if turn % 3 else None)
+        taken.append(1e3 * (time.perf_counter() - sent_s))
+        cursor = page.next_cursor
+        assert len(page.items) == 50
+    taken.sort()
+    record(
+        "service.list", jobs=JOBS, median_ms=statistics.median(taken), p95_ms=taken[int(0.95 * LISTINGS)], bar_ms=50.0
+    )
+
+
+def _children(pid: int) -> list[int]:
+    """Return a process's children: the gateway is one."""
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    listed = [int(child) for child in path.read_text().split()]
+    return [child for child in listed if "actors.gateway" in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+def _cpu_s(pids: list[int]) -> float:
+    """Return the processor time of processes so far."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
