@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -308,6 +309,8 @@ def test_when_ray_dies_jobs_fail_or_go_on_from_their_checkpoint(service: Service
     reach(client, resumes, "STOPPED")
     states = [event.data["state"] for event in client.events(resumes, kind="state").items]
     assert "RECOVERING" in states
+    for path in service.sockets.glob("raysync-*"):  # nobody was left to clear these away
+        shutil.rmtree(path)
 
 
 def test_ctrl_c_leaves_nothing_when_nothing_runs(service: Service, client: Client) -> None:
