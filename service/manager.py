@@ -232,6 +232,8 @@ class Manager:
                 row = await self._look_closer(row, is_first=looked_s < 0)
                 looked_s = time.monotonic()
             told = await self.runtime.records(row.id, row.last_sequence, _FOLLOW_S)
+            if any(_is_end(record) for record in told.records):
+                row = await self._look_closer(row, is_first=False)  # one last time
             row = await self._take_in(row, told.records)
             if row.is_terminal:
                 logger.info("%s: %s", row.state, row.reason, extra={"job": row.id})
@@ -244,7 +246,8 @@ class Manager:
         At first also the state: while nobody could ask, the books may have shown it as waiting.
         """
         status = await self.runtime.status(row.id)
-        state, runs = JobState(status["state"]), {**status["runs"], "actors": status["actors"]}
+        state, actors = JobState(status["state"]), status["actors"] or status["runs"].get("actors", {})
+        runs = {**status["runs"], "actors": actors}
         fresh: dict[str, Any] = {} if runs == row.runs else {"runs": runs}
         if is_first and not state.is_terminal:
             fresh["state"] = state.value
@@ -314,3 +317,7 @@ class Manager:
         if row.is_terminal:
             logger.info("clearing away what is left of it", extra={"job": id})
             await self.runtime.forget(id)
+
+
+def _is_end(record: Record) -> bool:
+    return record.kind == "state" and JobState(record.data["state"]).is_terminal

@@ -30,7 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
     "selsync + onebit": {"strategy": {"kind": "selsync", "delta": 0.3}, "compression": ONEBIT},
 }
 TURNED = "selsync + onebit"
-DELTA = 0.02
+DELTA = 0.1
 
 
 class Turn(NamedTuple):
@@ -155,7 +155,7 @@ def _chart(results: dict[str, dict[str, Any]], turn: Turn, path: Path) -> None:
     for axes in (upper, lower):
         axes.axvline(turn.step, color="grey", linestyle="--", linewidth=1)
         axes.grid(alpha=0.3)
-    lower.text(turn.step + 8, 14, f"delta 0.3 → {DELTA}", color="grey")
+    lower.text(turn.step - 8, 14, f"delta 0.3 → {DELTA}", color="grey", ha="right")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
