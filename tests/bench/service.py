@@ -36,7 +36,7 @@ class Paced:
     def train_data(self): return TensorDataset(torch.randn(256, 4), torch.zeros(256).long())
     eval_data = train_data
     def loss(self, model, batch):
-        time.sleep(max(0.0, 0.02 - 0.0015))
+        time.sleep(0.016)  # the rest is the step itself
         return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
 '''
 

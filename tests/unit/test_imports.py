@@ -40,7 +40,10 @@ def test_package_imports_only_downwards(package: str) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("module", ["raysync.spec", "raysync.knobs", "raysync.progress", "service.cli", "actors"])
+@pytest.mark.parametrize(
+    "module",
+    ["raysync.spec", "raysync.knobs", "raysync.progress", "service.cli", "service.serve", "service.client", "actors"],
+)
 def test_specification_needs_neither_torch_nor_ray(module: str) -> None:
     code = f"import sys, {module}; print(sorted({{'torch', 'ray', 'sklearn'}} & set(sys.modules)))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
