@@ -161,6 +161,9 @@ class _LoopSeat:
     def retry(self) -> list[m.Send]:
         return self.core.retry()  # type: ignore[no-any-return]
 
+    def settle(self) -> None:
+        pass
+
     @property
     def is_ready(self) -> bool:
         phase = type(self.core.phase)

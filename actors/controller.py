@@ -142,7 +142,7 @@ class ControllerActor:
                 self._journal.grown.wait_for(
                     lambda: self._journal.next_sequence > after + 1 or self._ended.is_set(), wait_s
                 )
-                self._journal.grown.wait_for(self._ended.is_set, min(wait_s, _COALESCE_S))
+            self._ended.wait(min(wait_s, _COALESCE_S))
         return self._journal.after(after, limit)
 
     @ray.method(concurrency_group="ask")

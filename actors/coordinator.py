@@ -55,15 +55,17 @@ class CoordinatorSeat:
         self._advanced_s = 0.0
         self.checkpoint: int | None = None
         self.events: list[Event] = []
+        self.finished = False
+        """Whether the job has ended and its last events are here."""
         self.news = threading.Condition()
 
     def handle(self, message: m.Message) -> list[m.Send]:
         """Take in a message."""
-        return self._note(self.core.handle(message, self.now_s))
+        return self._announced(self.core.handle(message, self.now_s))
 
     def retry(self) -> list[m.Send]:
         """Repeat what was not answered."""
-        return self._note(self.core.retry() + self.core.advance(self.now_s))
+        return self._announced(self.core.retry() + self.core.advance(self.now_s))
 
     @property
     def is_ready(self) -> bool:
@@ -78,22 +80,29 @@ class CoordinatorSeat:
             self._resumes = False
             return self.retry()
         self._advanced_s = self.now_s
-        return self._note(self.core.advance(self.now_s))
+        return self._announced(self.core.advance(self.now_s))
+
+    def settle(self) -> None:
+        """Write the books; whoever waits for events is told of the first, and of the end."""
+        events = self.core.take_events()
+        if not events and not self.core.finished:
+            return
+        with self.news:
+            is_first = not self.events
+            self.events += events
+            self.finished = self.core.finished
+            if is_first or self.finished:
+                self.news.notify_all()
 
     @property
     def now_s(self) -> float:
         """Seconds the job has run, over all its lives."""
         return time.monotonic() - self._started_s
 
-    def _note(self, sends: list[m.Send]) -> list[m.Send]:
+    def _announced(self, sends: list[m.Send]) -> list[m.Send]:
         if any(isinstance(send.message, m.SnapshotRequest) for send in sends):
             # Parts are about to be written: an older checkpoint of this number exists no more.
             self._folder.at(checkpoint_name(self.core.snapshots.number)).delete_file(MANIFEST)
-        events = self.core.log.take()
-        if events or self.core.finished:
-            with self.news:
-                self.events += events
-                self.news.notify_all()
         return sends
 
     def _keep(self, snapshot: int, address: str, state: dict[str, Any]) -> None:
@@ -132,9 +141,9 @@ class CoordinatorActor(CoreActor):
         seat = self._seat
         with seat.news:
             seat.events = [event for event in seat.events if event.sequence > after]
-            seat.news.wait_for(lambda: seat.events or seat.core.finished, wait_s)
-            seat.news.wait_for(lambda: seat.core.finished, _COALESCE_S)
-            finished, events = seat.core.finished, list(seat.events)
+            seat.news.wait_for(lambda: seat.events or seat.finished, wait_s)
+            seat.news.wait_for(lambda: seat.finished, _COALESCE_S)
+            finished, events = seat.finished, list(seat.events)
         core = seat.core
         return Progress(
             events,

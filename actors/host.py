@@ -40,6 +40,9 @@ class Seat(Protocol):
     def work(self) -> list[Send]:
         """Do the next piece of work of its own; only when it is ready."""
 
+    def settle(self) -> None:
+        """Do what nobody waits for; what it had to say has left."""
+
     @property
     def is_ready(self) -> bool:
         """Whether it has work of its own to do now."""
@@ -79,7 +82,7 @@ class Host:
 
     def say(self, address: str, message: Message) -> None:
         """Hand a core a message from within a question."""
-        self._say(self._seats[address].handle(message))
+        self._give(self._seats[address], message)
 
     def introduce(self, book: Mapping[str, Contact], gone: tuple[str, ...] = ()) -> None:
         """Learn where peers are and who has gone; whatever waits for an answer is said again to who is new."""
@@ -137,12 +140,17 @@ class Host:
         if seat is None:
             logger.warning("a message for %s, which is not here", to)
             return
+        self._give(seat, message)
+
+    def _give(self, seat: Seat, message: Message) -> None:
         self._say(seat.handle(message))
+        seat.settle()
 
     def _work(self) -> None:
         for seat in self._seats.values():
             if seat.is_ready:
                 self._say(seat.work())
+                seat.settle()
 
     def _say(self, sends: list[Send]) -> None:
         for send in sends:
@@ -169,6 +177,7 @@ class Host:
         self._heard_s, self._retry_s = self._now_s(), min(_RETRY_MAX_S, max(_RETRY_S, 2 * self._retry_s))
         for seat in self._seats.values():
             self._say(seat.retry())
+            seat.settle()
 
     def _answer(self) -> None:
         while self._questions:

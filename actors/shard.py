@@ -35,6 +35,9 @@ class ShardSeat:
         """Shards only answer."""
         return []
 
+    def settle(self) -> None:
+        """Shards owe nothing."""
+
     def work(self) -> list[Send]:
         """Shards only answer."""
         return []

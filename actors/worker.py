@@ -54,6 +54,9 @@ class WorkerSeat:
         """Repeat what was not answered."""
         return self.core.retry()
 
+    def settle(self) -> None:
+        """Workers owe nothing."""
+
     @property
     def is_ready(self) -> bool:
         """Whether it is to join or to compute."""

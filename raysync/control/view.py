@@ -39,9 +39,8 @@ class View(msgspec.Struct, frozen=True):
 
     def contributors(self, participants: tuple[int, ...], round: int) -> set[int]:
         """Return those of a round's participants who are still expected to push."""
-        return {
-            worker for worker in participants if worker in self.everyone and self.first_rounds.get(worker, 0) <= round
-        }
+        everyone, first_rounds = self.everyone, self.first_rounds
+        return {worker for worker in participants if worker in everyone and first_rounds.get(worker, 0) <= round}
 
     def rank(self, worker: int) -> int:
         """Return the place of a worker among the members."""

@@ -1,10 +1,15 @@
 """The coordinator core: one per job. It owns membership, knobs and the decision about every step.
 
+Workers wait for decisions, nobody waits for metrics: `handle` decides, `settle` writes the books of it afterwards, in
+order, and the next call does so first if nobody has.
+
 As with shards, the host makes the state durable before it delivers what `handle` returned.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from raysync.control.view import View
@@ -19,7 +24,7 @@ from raysync.engine.snapshots import Snapshots
 from raysync.engine.tally import Tally
 from raysync.errors import ProtocolError
 from raysync.knobs import Knobs
-from raysync.metrics import EventLog
+from raysync.metrics import Event, EventLog
 from raysync.spec import JobSpec
 from raysync.sync.base import Choice, StepContext
 from raysync.sync.bound import may_read, staleness
@@ -68,6 +73,8 @@ class Coordinator:
         """Recent decisions by step; asynchronous: the last one by worker."""
         self._memory: dict[str, float] = {}
         self._counter: Sampler | None = None
+        self._unsettled: list[Callable[[], None]] = []
+        """What is still to be written into the books."""
 
     @property
     def spec(self) -> JobSpec:
@@ -93,7 +100,7 @@ class Coordinator:
 
     def handle(self, message: m.Message, now_s: float = 0.0) -> list[m.Send]:
         """Take in a message and return what to say to whom."""
-        self.log.now_s = now_s
+        self._begin(now_s)
         sends: list[m.Send] = []
         match message:
             case m.Join():
@@ -119,7 +126,7 @@ class Coordinator:
                 self._stop_reason = message.reason
             case _:
                 raise ProtocolError(m.COORDINATOR, f"a coordinator does not expect {type(message).__name__}")
-        return sends + self.advance(now_s)
+        return sends + self._advance(now_s)
 
     def retry(self) -> list[m.Send]:
         """Return again what shards and workers have not answered."""
@@ -127,7 +134,25 @@ class Coordinator:
 
     def advance(self, now_s: float = 0.0) -> list[m.Send]:
         """Make every decision that can be made now."""
+        self._begin(now_s)
+        return self._advance(now_s)
+
+    def settle(self) -> None:
+        """Write the books: metrics of the steps reported, and what was decided."""
+        unsettled, self._unsettled = self._unsettled, []
+        for write in unsettled:
+            write()
+
+    def take_events(self) -> list[Event]:
+        """Return what has happened since the last call."""
+        self.settle()
+        return self.log.take()
+
+    def _begin(self, now_s: float) -> None:
+        self.settle()
         self.log.now_s = now_s
+
+    def _advance(self, now_s: float) -> list[m.Send]:
         limit_s = self.spec.budget.time_s
         if limit_s is not None and now_s >= limit_s and self._stop_reason is None:
             self._stop_reason = f"{now_s:.1f} s of {limit_s:.1f} s are spent"
@@ -144,6 +169,8 @@ class Coordinator:
     def _advance_steps(self) -> list[m.Send]:
         sends: list[m.Send] = []
         while not self.ended:
+            if sends or self.spec.budget.target is not None:
+                self.settle()  # what comes next depends on it
             if not self.view.members:
                 if not self.membership.joining:
                     self.ended = self._final_seen = self._stop_reason is not None
@@ -224,15 +251,18 @@ class Coordinator:
 
     def _remember(self, decision: m.Decision, choice: Choice) -> None:
         self._decisions[decision.step] = decision
-        self.tally.decided(decision.step, choice)
-        data = {"sync": choice.sync, "reason": choice.reason, "round": self.round, "score": choice.score}
-        self.log.add("decision", decision.step, self.knobs.version, data)
+        self._unsettled.append(partial(self._write, decision, choice))
         oldest = decision.step - _REMEMBERED_STEPS
         self._reports = {step: reports for step, reports in self._reports.items() if step >= oldest}
         self._decisions = {step: decision for step, decision in self._decisions.items() if step >= oldest}
         every = self.spec.checkpoint.every_rounds
         if every is not None and choice.sync and (self.round + 1) % every == 0 and not self.ended:
             self.snapshots.due = True
+
+    def _write(self, decision: m.Decision, choice: Choice) -> None:
+        self.tally.decided(decision.step, choice)
+        data = {"sync": choice.sync, "reason": choice.reason, "round": decision.round, "score": choice.score}
+        self.log.add("decision", decision.step, decision.knobs.version, data)
 
     # Asynchronous strategies
 
@@ -316,7 +346,7 @@ class Coordinator:
             if not self._all_reported(step):
                 break
             self._metered_step = step
-            self._meter(step, self._reports[step])
+            self._unsettled.append(partial(self._meter, step, self._reports[step]))
 
     def _meter(self, step: int, reports: dict[int, m.Report], worker: int | None = None) -> None:
         metrics = self.tally.metrics(reports, self.log.now_s)
@@ -329,6 +359,7 @@ class Coordinator:
 
     def _turn_knobs(self, step: int) -> None:
         for turned in self.board.apply():
+            self.settle()
             data = {"before": turned.before, "after": turned.after, "asked_step": turned.asked_step}
             self.log.add("knobs", step, turned.version, data)
             if "delta" in turned.after:
@@ -361,6 +392,7 @@ class Coordinator:
         self, start_step: int, admitted: tuple[int, ...] = (), leaving: tuple[int, ...] = (), gone: tuple[int, ...] = ()
     ) -> list[m.Send]:
         """Number a new view, tell everybody, and welcome the newcomers."""
+        self.settle()
         old = self.view
         cursor = self._sampler().advance(old.cursor, len(old.members), max(0, start_step - old.start_step))
         self.membership.change(start_step, cursor, self.round + 1, admitted, leaving, gone)
@@ -419,6 +451,7 @@ class Coordinator:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the coordinator knows, as plain data."""
+        self.settle()
         return {"own": dump(self, self._FIELDS), **{name: part.state_dict() for name, part in self._parts().items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -378,7 +378,7 @@ class Simulation:
             self.bytes_state += message.payload_bytes
 
     def _drain_events(self) -> None:
-        for event in self.coordinator.log.take():
+        for event in self.coordinator.take_events():
             if self.events and event.sequence <= self.events[-1].sequence:
                 continue  # a coordinator that came back says again what it is not sure was heard
             self.events.append(event)

@@ -62,6 +62,9 @@ class Chatter:
     def retry(self) -> list[m.Send]:
         return []
 
+    def settle(self) -> None:
+        pass
+
     def work(self) -> list[m.Send]:
         self.is_ready = False
         return self.handle(m.Goodbye())
