@@ -15,7 +15,7 @@ from actors.packages import prepare
 from actors.versions import differences, this_code
 from raysync.engine.attached import AttachedReplica, server_rule
 from raysync.engine.tally import Tally
-from raysync.errors import SpecError, TaskError
+from raysync.errors import CheckpointError, NotRunning, SpecError, TaskError
 from raysync.optim import SGD, AdamW
 from raysync.progress import size, summary
 from raysync.spec import parse_spec
@@ -38,9 +38,9 @@ def test_code_that_differs_is_named() -> None:
         errors.PeerLost("worker/1", 2.0),
         errors.UnknownPeer("shard/0"),
         errors.JobFailed("job", "why"),
-        errors.NotRunning("job", "PENDING", "why"),
+        NotRunning("job", "PENDING", "why"),
         errors.NoLink("shard/0: why"),
-        errors.CheckpointError("path", "problem"),
+        CheckpointError("path", "problem"),
         errors.VersionSkew("node", ("a",)),
         errors.NoCluster("1.2.3.4:5", "refused"),
     ],

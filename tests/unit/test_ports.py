@@ -1,0 +1,44 @@
+"""Between a control plane and its runtime: errors arrive as what they were, and nothing else is made of them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from raysync import errors
+from raysync.ports import Answer, failed, raised
+
+
+def carried(error: Exception) -> errors.RaysyncError:
+    packed = msgspec.msgpack.encode(failed(7, error), enc_hook=str)
+    answer = msgspec.msgpack.decode(packed, type=Answer)
+    assert answer.number == 7
+    return raised(answer)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.SpecError((errors.Problem("strategy.delta", 0.3, "wrong"), errors.Problem("seed", None, "missing"))),
+        errors.KnobError("delta", -1.0, "must be positive"),
+        errors.KnobConflict(1, 2),
+        errors.NotRunning("job", "PENDING", "why"),
+        errors.CheckpointError("path", "problem"),
+        errors.RuntimeLost("gone"),
+    ],
+)
+def test_errors_arrive_as_what_they_were(error: errors.RaysyncError) -> None:
+    again = carried(error)
+    assert (type(again), str(again)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), OSError("disk full"), RuntimeError("anything")])
+def test_other_errors_arrive_as_words(error: Exception) -> None:
+    again = carried(error)
+    assert isinstance(again, errors.RuntimeFailed)
+    assert (again.kind, again.text) == (type(error).__name__, str(error))
+
+
+@pytest.mark.parametrize("name", ["Problem", "annotations", "NamedTuple", "__loader__", "nonsense", ""])
+def test_a_name_that_is_no_error_makes_none(name: str) -> None:
+    assert isinstance(raised(Answer(1, None, name or "x", ("text",))), errors.RuntimeFailed)
