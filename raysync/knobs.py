@@ -56,10 +56,10 @@ def turn(spec: JobSpec, knobs: Knobs, changes: Mapping[str, Any], expected_versi
             raise KnobError(name, value, f"this job has no such knob; it has {', '.join(sorted(knobs.values))}")
         if name == "pause" and not isinstance(value, bool):
             raise KnobError(name, value, "must be true or false")
-        if name != "pause" and isinstance(value, bool):
-            raise KnobError(name, value, "must be a number")
         if name == "workers":
             _check_workers(spec, value)
+        elif name != "pause" and isinstance(value, bool):
+            raise KnobError(name, value, "must be a number")
     turned = Knobs(knobs.version + 1, {**knobs.values, **changes})
     try:
         effective = apply_knobs(spec, turned)
