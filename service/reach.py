@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx2 as httpx
@@ -141,3 +142,18 @@ def event_of(kind: str, data: list[str]) -> EventPublic | None:
             job="", sequence=found["before"] - 1, kind="gap", step=0, time_s=0, worker=None, knob_version=0, data=found
         )
     return None if kind == "end" else EventPublic.model_validate(found)
+
+
+def request_of(call: Call[Any]) -> dict[str, Any]:
+    """Return a call as httpx takes it."""
+    body = {"json": call.json} if call.json is not None else {"content": call.content} if call.content else {}
+    return {"method": call.method, "url": call.path, "params": call.params, "headers": call.headers, **body}
+
+
+def verification(verify: bool | str) -> Any:
+    """Return what httpx wants: True, False, or a context that trusts one certificate."""
+    if isinstance(verify, bool):
+        return verify
+    import ssl
+
+    return ssl.create_default_context(cafile=str(Path(verify)))
