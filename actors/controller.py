@@ -252,7 +252,6 @@ class ControllerActor:
             self._deaths = self._recoveries = 0
         for event in progress.events:
             self._journal.add(event)
-        self._journal.flush_events()
         self._finished, self._view, self._knobs = progress.finished, progress.view, progress.knobs
         members, self._members = self._members, frozenset(progress.members)
         if progress.checkpoint is not None:

@@ -4,7 +4,7 @@ A control plane that joined the cluster itself would die with it, and would load
 process, and they talk over a socket in a folder only their user can enter: `raysync.ports`, no pickle. The gateway
 holds no state: it may be killed and started again at any moment.
 
-    python -m actors.gateway ADDRESS SOCKET
+    python -m actors.gateway ADDRESS SOCKET PARENT
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ class Gateway:
             **({"pip": list(launch.pip)} if launch.pip else {}),
         }
         spec = JobSpec.model_validate_json(launch.spec)
-        resume = _checkpoint(launch.resume_from) if launch.resume_from and not launch.again else None
+        has_own = bool(completed(Folder(f"{launch.storage.rstrip('/')}/{launch.job}")))
+        resume = _checkpoint(launch.resume_from) if launch.resume_from and not has_own else None
         try:
             submit(spec, storage_path=launch.storage, job=launch.job, runtime_env=env, resume_from=resume)
         except ValueError as error:
-            if isinstance(error, RaysyncError):
+            if isinstance(error, RaysyncError) or _controller(launch.job) is None:
                 raise
-            find(launch.job)  # another control plane was faster; if that is not it, this raises
+            # another control plane was faster
         return cluster_name()
 
     def jobs(self) -> list[str]:
@@ -169,13 +170,13 @@ def _seen(folder: Folder, name: str) -> CheckpointSeen:
     )
 
 
-async def serve(endpoint: str) -> None:
-    """Answer until the control plane is gone."""
+async def serve(endpoint: str, parent: int) -> None:
+    """Answer until the control plane, the process of this number, is gone."""
     socket = zmq.asyncio.Context.instance().socket(zmq.PAIR)
     socket.linger = 1000
     socket.connect(endpoint)
     await socket.send(msgspec.msgpack.encode(Greeting(cluster_name())))
-    gateway, parent = Gateway(), os.getppid()
+    gateway = Gateway()
     loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(_THREADS)
     pending: set[asyncio.Task[None]] = set()
 
@@ -204,7 +205,7 @@ def answered(gateway: Gateway, ask: Ask) -> bytes:
         return msgspec.msgpack.encode(failed(ask.number, error), enc_hook=str)
 
 
-def main(address: str, endpoint: str) -> int:
+def main(address: str, endpoint: str, parent: int) -> int:
     """Join the cluster and serve; if it cannot be joined, say so and end."""
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     try:
@@ -217,12 +218,12 @@ def main(address: str, endpoint: str) -> int:
         socket.close()
         zmq.Context.instance().term()
         return 1
-    asyncio.run(serve(endpoint))
+    asyncio.run(serve(endpoint, parent))
     return 0
 
 
 if __name__ == "__main__":
     # os._exit: threads that wait for Ray must not hold up the end.
-    code = main(sys.argv[1], sys.argv[2])
+    code = main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     sys.stderr.flush()
     os._exit(code)

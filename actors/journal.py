@@ -48,7 +48,7 @@ class Journal:
         """The last value of every metric."""
         self.step = 0
         self._replay()
-        self._events = (self._path / _EVENTS).open("ab")
+        self._events = (self._path / _EVENTS).open("ab", buffering=0)  # written before anybody hears of it
         self._lines, self._writing_lines = (self._path / _LOGS).open("a", encoding="utf-8"), threading.Lock()
         self._board: Any = None
         self._drawn_s = -math.inf
@@ -86,7 +86,6 @@ class Journal:
             recent = list(self._recent)
         if not recent or sequence + 1 >= recent[0].sequence:
             return [record for record in recent if record.sequence > sequence][:limit]
-        self.flush_events()
         found: list[Record] = []
         with (self._path / _EVENTS).open("rb") as file:
             file.seek(self._index[max(0, sequence + 1) // _INDEXED_EVERY])
@@ -107,18 +106,12 @@ class Journal:
 
     def flush(self) -> None:
         """Make everything visible where the job's folder is."""
-        self.flush_events()
         if self._board is not None:
             self._board.flush()
         if not self._folder.is_local:
             for path in self._path.rglob("*"):
                 if path.is_file():
                     self._folder.write(str(path.relative_to(self._path)), path.read_bytes())
-
-    def flush_events(self) -> None:
-        """Hand the events to the operating system: the coordinator forgets what was taken from it."""
-        if not self._events.closed:
-            self._events.flush()
 
     def close(self) -> None:
         """Write the rest."""

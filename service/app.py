@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any
 
@@ -20,6 +22,8 @@ from service.routes import about, control, jobs, packages, telling
 from service.schemas import JobCreate, KnobPatch, StopRequest, WorkersPut
 
 API = "/api/v1"
+_THREADS = 32
+"""For the books: readers of old events must not keep the manager waiting."""
 _BODIES = (JobCreate, KnobPatch, StopRequest, WorkersPut, problems.Problem)
 """Models that appear in the document though FastAPI does not see them in a signature."""
 
@@ -35,6 +39,7 @@ def create_app(parts: Parts) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "service"))
         await parts.manager.start()
         try:
             yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections.abc import AsyncIterator
 from typing import Any, Self, TypeVar
@@ -16,6 +17,7 @@ from service.catalogue import Catalogue
 from service.reach import (
     STREAM_TIMEOUT,
     TIMEOUT,
+    TRANSIENT,
     TRIES,
     Retry,
     Stream,
@@ -136,6 +138,14 @@ class AsyncClient:
                 return
             yield event
 
+    async def follow_log(self, id: str, actor: str | None = None) -> AsyncIterator[str]:
+        """Yield log lines as they come, to the job's end."""
+        async for kind, data in self._events(Stream(calls.log_stream_path(id, actor), None)):
+            if kind == "end":
+                return
+            for line in data:
+                yield json.loads(line)
+
     async def wait(self, id: str, timeout_s: float | None = None) -> JobPublic:
         """Wait for a job's end; raise `TimeoutError` if it does not come."""
         async with asyncio.timeout(timeout_s):
@@ -162,6 +172,8 @@ class AsyncClient:
                 async with self._http.stream(
                     "GET", stream.path, headers=stream.headers, timeout=STREAM_TIMEOUT
                 ) as response:
+                    if response.status_code in TRANSIENT:
+                        raise httpx.RemoteProtocolError(f"answered {response.status_code}")
                     if response.status_code >= 400:
                         raise ApiError.of(response.status_code, await response.aread())
                     async for line in response.aiter_lines():

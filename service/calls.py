@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
+from urllib.parse import urlencode
 
 from pydantic import TypeAdapter
 
@@ -189,3 +190,8 @@ def health() -> Call[Health]:
 def stream_path(id: str, what: str) -> str:
     """Return the path of a stream: of `events`, `metrics` or `logs`."""
     return f"{_API}/jobs/{id}/{what}/stream"
+
+
+def log_stream_path(id: str, actor: str | None) -> str:
+    """Return the path of the stream of log lines, of one actor or of all."""
+    return stream_path(id, "logs") + (f"?{urlencode({'actor': actor})}" if actor else "")

@@ -30,6 +30,7 @@ from service.catalogue import Catalogue
 from service.reach import (
     STREAM_TIMEOUT,
     TIMEOUT,
+    TRANSIENT,
     TRIES,
     Retry,
     Stream,
@@ -156,8 +157,7 @@ class Client:
 
     def follow_log(self, id: str, actor: str | None = None) -> Iterator[str]:
         """Yield log lines as they come, to the job's end."""
-        path = calls.stream_path(id, "logs") + (f"?actor={actor}" if actor else "")
-        for kind, data in self._events(Stream(path, None)):
+        for kind, data in self._events(Stream(calls.log_stream_path(id, actor), None)):
             if kind == "end":
                 return
             yield from (json.loads(line) for line in data)
@@ -188,6 +188,8 @@ class Client:
         while True:
             try:
                 with self._http.stream("GET", stream.path, headers=stream.headers, timeout=STREAM_TIMEOUT) as response:
+                    if response.status_code in TRANSIENT:
+                        raise httpx.RemoteProtocolError(f"answered {response.status_code}")
                     if response.status_code >= 400:
                         raise ApiError.of(response.status_code, response.read())
                     for line in response.iter_lines():

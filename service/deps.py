@@ -22,6 +22,9 @@ from service.store import Store
 
 M = TypeVar("M", bound=BaseModel)
 
+_MAX_PROBLEMS = 20
+"""So many wrong fields are named; a hostile body has thousands."""
+
 
 class Parts(NamedTuple):
     """The service, wired together."""
@@ -86,7 +89,9 @@ def json_body(model: type[M], *, required: bool = True) -> Any:
             return model.model_validate_json(raw, strict=True)
         except ValidationError as error:
             data = _loaded(raw)
-            raise BodyInvalid(tuple(_described(data, found, model) for found in error.errors())) from None
+            raise BodyInvalid(
+                tuple(_described(data, found, model) for found in error.errors()[:_MAX_PROBLEMS])
+            ) from None
 
     return Depends(read)
 

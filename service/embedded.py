@@ -7,6 +7,7 @@ running; the next one finds the node by what this one wrote down. It is ended by
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -54,9 +55,11 @@ class EmbeddedRay:
         return self._find() is not None
 
     def address(self) -> str:
-        """Return the node's address, starting it if it does not run."""
-        node = self._find()
-        return node.address if node is not None else self._start().address
+        """Return the node's address, starting it if it does not run; two services start one."""
+        with (self._folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            node = self._find()
+            return node.address if node is not None else self._start().address
 
     def end(self) -> None:
         """End the node, and with it every job on it."""

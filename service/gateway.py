@@ -190,8 +190,9 @@ class GatewayRuntime:
             await self._greet(socket, process)
             self._socket = socket
             logger.info("joined the Ray cluster at %s", address, extra={"cluster": self._cluster})
-            await self._first_to_end(self._read(socket), self._ping(), process.wait())
-            self._problem = f"the gateway to {address} ended"
+            why = await self._first_to_end(self._read(socket), self._ping(), process.wait())
+            self._problem = f"the gateway to {address} ended ({why})"
+            logger.warning("%s", self._problem)
         finally:
             self._lose()
             with contextlib.suppress(ProcessLookupError):
@@ -223,10 +224,13 @@ class GatewayRuntime:
             await self._ask("ping", str, timeout_s=_PING_S)
             await asyncio.sleep(_PING_EVERY_S)
 
-    async def _first_to_end(self, *coroutines: Any) -> None:
+    async def _first_to_end(self, *coroutines: Any) -> str:
+        """Wait until one of these ends; return how."""
         tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            ended = done.pop()
+            return str(ended.exception() or f"it exited with {ended.result()}")
         finally:
             for task in tasks:
                 task.cancel()

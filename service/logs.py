@@ -12,6 +12,7 @@ from typing import Any
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TOKEN = re.compile(r"rs_[0-9a-f]{8}_[A-Za-z0-9_-]{20,}")
 _PLAIN = set(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
     "message",
@@ -51,6 +52,7 @@ class Plain(logging.Formatter):
         stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
         extras = " ".join(f"{name}={value}" for name, value in _extras(record).items() if name != "request_id")
         text = f"{stamp} {record.levelname.lower():<7} {record.getMessage()}{f'  [{extras}]' if extras else ''}"
+        text = _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)  # a request must not write our log
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return redacted(text)

@@ -53,17 +53,16 @@ class Manager:
         """Who this process is to others on the same database."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._due = asyncio.Event()
-        self._loop: asyncio.Task[None] | None = None
-        self._swept: str | None = None
+        self._loops: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to look after jobs."""
         await self.runtime.start()
-        self._loop = asyncio.create_task(self._run(), name="manager")
+        self._loops = [asyncio.create_task(self._run(), name="manager"), asyncio.create_task(self._keep_clean())]
 
     async def close(self) -> None:
         """Let go of all jobs; they run on."""
-        tasks = [task for task in (self._loop, *self._tasks.values()) if task is not None]
+        tasks = [*self._loops, *self._tasks.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -124,7 +123,6 @@ class Manager:
                         task.cancel()
                     if task.done() or id not in mine:
                         del self._tasks[id]
-                await self._sweep()
             except Exception:
                 logger.exception("jobs could not be looked after; trying again")
             try:
@@ -165,6 +163,7 @@ class Manager:
             seen = await self.runtime.look(row.id, row.path)
         return Known(
             state=JobState(row.state),
+            reason=row.reason,
             launches=row.launches,
             launched_on=row.launched_on,
             cluster=cluster,
@@ -192,6 +191,8 @@ class Manager:
                 ends = {Move.FINISH: known.end, Move.STOP: JobState.STOPPED}
                 await self._read_rest(row)
                 await self._enter(row.id, ends.get(verdict.move) or JobState.FAILED, verdict.reason)
+                if row.launches > 0 and self.runtime.cluster is not None:
+                    await self._clear_away(row.id)
 
     async def _wait(self, row: JobRow, verdict: Verdict) -> None:
         state = (verdict.state or JobState(row.state)).value
@@ -200,22 +201,26 @@ class Manager:
         await asyncio.sleep(_LOOK_S)
 
     async def _launch(self, row: JobRow, again: bool) -> None:
-        """Start a job; what cannot be started has failed."""
-        await asyncio.to_thread(self.store.jobs.count_launch, row.id)
+        """Start a job; what can never be started has failed, what cannot now is tried again."""
         try:
             working_dir = await asyncio.to_thread(self._unpack, row.package) if row.package else None
-            cluster = await self.runtime.launch(
-                Launch(
-                    job=row.id,
-                    spec=row.spec,
-                    storage=self._storage,
-                    working_dir=working_dir,
-                    pip=row.pip,
-                    resume_from=row.resume_from,
-                    again=again,
-                )
-            )
-        except (RuntimeLost, NotRunning):
+        except (OSError, RaysyncError) as error:
+            await self._enter(row.id, JobState.FAILED, f"its package could not be unpacked: {error}")
+            return
+        await asyncio.to_thread(self.store.jobs.count_launch, row.id)
+        order = Launch(
+            job=row.id,
+            spec=row.spec,
+            storage=self._storage,
+            working_dir=working_dir,
+            pip=row.pip,
+            resume_from=row.resume_from,
+            again=again,
+        )
+        try:
+            cluster = await self.runtime.launch(order)
+        except (RuntimeLost, NotRunning, RuntimeFailed) as error:
+            await self._change(row.id, {"reason": f"it could not be started yet: {error}"})
             raise
         except RaysyncError as error:
             await self._enter(row.id, JobState.FAILED, f"it could not be started: {error}")
@@ -224,33 +229,53 @@ class Manager:
 
     async def _follow(self, row: JobRow) -> None:
         """Take in what a job tells, to its end; raises when it cannot be reached any more."""
-        if row.stop is not None:
-            await self.runtime.stop(row.id, row.stop, row.stop_force_after_s or 0.0)
+        told_stop: tuple[str, float] | None = None
         looked_s = -math.inf
-        while True:
+        while not row.is_terminal:
             if time.monotonic() - looked_s > _STATUS_S:
-                row = await self._look_closer(row, is_first=looked_s < 0)
+                row = await asyncio.to_thread(self.store.jobs.get, row.id)
+                stop = None if row.stop is None else (row.stop, row.stop_force_after_s or 0.0)
+                if stop is not None and stop != told_stop:  # by whichever service it was asked
+                    await self.runtime.stop(row.id, *stop)
+                    told_stop = stop
+                status = await self.runtime.status(row.id)
+                row = await self._look_closer(row, status, anew=looked_s < 0)
                 looked_s = time.monotonic()
             told = await self.runtime.records(row.id, row.last_sequence, _FOLLOW_S)
-            if any(_is_end(record) for record in told.records):
-                row = await self._look_closer(row, is_first=False)  # one last time
+            entered = [JobState(record.data["state"]) for record in told.records if record.kind == "state"]
+            if any(state.is_terminal for state in entered):
+                row = await self._look_closer(row, await self.runtime.status(row.id), anew=False)  # one last time
+            elif entered:
+                looked_s = -math.inf
             row = await self._take_in(row, told.records)
-            if row.is_terminal:
-                logger.info("%s: %s", row.state, row.reason, extra={"job": row.id})
-                await self.runtime.forget(row.id)
-                return
+            if not told.records and JobState(status["state"]).is_terminal and not row.is_terminal:
+                await self._enter(row.id, JobState(status["state"]), status["reason"])  # its journal lost its end
+                row = await asyncio.to_thread(self.store.jobs.get, row.id)
+        logger.info("%s: %s", row.state, row.reason, extra={"job": row.id})
+        await self._clear_away(row.id)
 
-    async def _look_closer(self, row: JobRow, is_first: bool) -> JobRow:
+    async def _clear_away(self, id: str) -> None:
+        """Leave nothing of an ended job on the cluster; the sweep after the next join is the last try."""
+        for wait_s in (0.5, 2.0, 5.0):
+            try:
+                await self.runtime.forget(id)
+                return
+            except RaysyncError as error:
+                logger.warning("not cleared away yet: %s", error, extra={"job": id})
+                await asyncio.sleep(wait_s)
+
+    async def _look_closer(self, row: JobRow, status: dict[str, Any], anew: bool) -> JobRow:
         """Take in what the journal does not tell: what really runs, and why a job still is where it is.
 
-        At first also the state: while nobody could ask, the books may have shown it as waiting.
+        Anew, after nobody could ask or the job changed its state, also the state and the knobs: the books may have
+        shown it as waiting, and a job that went back to a checkpoint has that one's knobs.
         """
-        status = await self.runtime.status(row.id)
-        state, actors = JobState(status["state"]), status["actors"] or status["runs"].get("actors", {})
-        runs = {**status["runs"], "actors": actors}
-        fresh: dict[str, Any] = {} if runs == row.runs else {"runs": runs}
-        if is_first and not state.is_terminal:
-            fresh["state"] = state.value
+        state, knobs = JobState(status["state"]), status["knobs"]
+        actors = status["actors"] or status["runs"].get("actors", {})
+        fresh: dict[str, Any] = {"runs": {**status["runs"], "actors": actors}}
+        if anew and not state.is_terminal:
+            in_force = {"knob_version": knobs["version"], "knob_version_in_force": knobs["version"]}
+            fresh |= {"state": state.value, "knobs": knobs["values"], **in_force}
         if fresh.get("state", row.state) == state.value:
             fresh["reason"] = status["reason"]
         if any(getattr(row, name) != value for name, value in fresh.items()):
@@ -279,7 +304,8 @@ class Manager:
         row = await asyncio.to_thread(self.store.jobs.get, row.id)
         if row.num_events > self._events_per_job:
             gone = await asyncio.to_thread(self.store.events.thin, row.id, self._events_per_job)
-            logger.info("%d old events were thinned out", gone, extra={"job": row.id})
+            if gone:
+                logger.info("%d old events were thinned out", gone, extra={"job": row.id})
         return row
 
     async def _enter(self, id: str, state: JobState, reason: str) -> None:
@@ -294,20 +320,20 @@ class Manager:
     async def _change(self, id: str, changes: dict[str, Any]) -> None:
         await asyncio.to_thread(self.store.jobs.change, id, changes)
 
-    async def _sweep(self) -> None:
-        """Each time a cluster is joined: end what runs there of jobs that have ended in the books."""
-        cluster = self.runtime.cluster
-        if cluster is None:
-            self._swept = None
-        if cluster == self._swept:
-            return
-        try:
-            for id in await self.runtime.jobs():
-                await self._sweep_one(id)
-        except (RuntimeLost, RuntimeFailed) as error:
-            logger.info("not swept yet: %s", error)
-            return
-        self._swept = cluster
+    async def _keep_clean(self) -> None:
+        """Each time a cluster is joined, end what runs there of jobs that have ended in the books."""
+        swept: str | None = None
+        while True:
+            cluster = self.runtime.cluster
+            if cluster is not None and cluster != swept:
+                try:
+                    for id in await self.runtime.jobs():
+                        await self._sweep_one(id)
+                except Exception as error:
+                    logger.info("not swept yet: %s", error)
+                    cluster = None
+            swept = cluster
+            await asyncio.sleep(_LOOK_S)
 
     async def _sweep_one(self, id: str) -> None:
         try:
@@ -317,7 +343,3 @@ class Manager:
         if row.is_terminal:
             logger.info("clearing away what is left of it", extra={"job": id})
             await self.runtime.forget(id)
-
-
-def _is_end(record: Record) -> bool:
-    return record.kind == "state" and JobState(record.data["state"]).is_terminal

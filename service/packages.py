@@ -5,11 +5,13 @@ Nothing of it is imported or run here. Headers may lie, so what counts are the b
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import io
 import shutil
 import stat
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -51,16 +53,21 @@ def unpack(content: bytes, target: Path, limits: Limits) -> Path:
     """Unpack a package into a folder of its own, whole or not at all; return the folder."""
     if target.exists():
         return target
-    scratch = target.with_name(f"{target.name}.part")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True, mode=0o700)
-    with _opened(content) as archive:
-        for path, chunk in _bytes_of(archive, _members(archive, limits), limits):
-            file = scratch / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("ab") as stream:
-                stream.write(chunk)
-    scratch.replace(target)
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    scratch = Path(tempfile.mkdtemp(prefix=f"{target.name[:16]}.", dir=target.parent))  # others may unpack it as well
+    try:
+        with _opened(content) as archive:
+            for path, chunk in _bytes_of(archive, _members(archive, limits), limits):
+                file = scratch / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("ab") as stream:
+                    stream.write(chunk)
+        with contextlib.suppress(OSError):
+            scratch.rename(target)
+        if not target.is_dir():
+            raise PackageError(f"it could not be put into {target.parent}")
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 

@@ -18,7 +18,7 @@ _FIRST_WAIT_S = 0.2
 _MAX_WAIT_S = 5.0
 TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 STREAM_TIMEOUT = httpx.Timeout(30.0, connect=5.0)  # a heartbeat comes every ten seconds
-_TRANSIENT = (502, 503, 504)
+TRANSIENT = (502, 503, 504)
 
 
 class Unreachable(RaysyncError, ConnectionError):
@@ -42,14 +42,20 @@ class Place(NamedTuple):
 def find_service(url: str | None = None, token: str | None = None) -> Place:
     """Return the service to talk to: what was given, else the environment's, else the one this user runs here."""
     settings = ClientSettings()
-    noted: dict[str, str] = {}
-    path = settings.data.expanduser() / "client.json"
-    if path.exists():
-        noted = json.loads(path.read_text())
-    url, token = url or settings.url or noted.get("url"), token or settings.token or noted.get("token")
-    if url is None:
+    noted = _noted(settings.data.expanduser() / "client.json")
+    url = (url or settings.url or noted.get("url", "")).rstrip("/")
+    if not url:
         raise Unreachable("(nowhere)", "neither --url nor RAYSYNC_URL is set, and none was started here")
-    return Place(url.rstrip("/"), token or "")
+    own = noted.get("token", "") if url == noted.get("url") else ""  # it is nobody else's business
+    return Place(url, token or settings.token or own)
+
+
+def _noted(path: Path) -> dict[str, str]:
+    """Return what the service of this machine has written down for its user."""
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError):
+        return {}
 
 
 class Retry:
@@ -69,7 +75,7 @@ class Retry:
     def after_answer(self, response: httpx.Response) -> float | None:
         """Return how long to wait if the service asks to come again, else None."""
         self._left -= 1
-        if response.status_code not in _TRANSIENT or self._left <= 0 or not self._call.may_repeat:
+        if response.status_code not in TRANSIENT or self._left <= 0 or not self._call.may_repeat:
             return None
         asked = response.headers.get("retry-after", "")
         return min(_MAX_WAIT_S, float(asked)) if asked.isdigit() else self._next()
@@ -83,12 +89,14 @@ class SseReader:
     """Server-sent events out of lines."""
 
     def __init__(self) -> None:
-        self._kind, self._data, self.last_id = "message", list[str](), ""
+        self._kind, self._data, self._id, self.last_id = "message", list[str](), "", ""
+        """The last id is that of the last whole event: one that broke off is asked for again."""
 
     def feed(self, line: str) -> tuple[str, list[str]] | None:
         """Take in a line; return the event it completes as its kind and its data lines."""
         if not line:
             event = (self._kind, self._data) if self._data else None
+            self.last_id = self._id or self.last_id
             self._kind, self._data = "message", []
             return event
         name, _, value = line.partition(":")
@@ -99,7 +107,7 @@ class SseReader:
             case "data":
                 self._data.append(value)
             case "id":
-                self.last_id = value
+                self._id = value
         return None
 
 

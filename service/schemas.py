@@ -13,7 +13,7 @@ from raysync.spec import JobSpec
 
 JobId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
 PackageId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-_REQUIREMENT = r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?([<>=!~]=?[A-Za-z0-9.*+!,<>=~ -]+)?$"
+_REQUIREMENT = r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?([<>=!~]=?[A-Za-z0-9.*+!,<>=~]+)?$"
 Requirement = Annotated[str, Field(pattern=_REQUIREMENT, max_length=200)]
 """A name with versions: no URLs and no options, which could send pip elsewhere."""
 KnobChange = float | bool | Literal["Infinity"]

@@ -42,12 +42,14 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
         timeout_graceful_shutdown=_DRAIN_S,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
         h11_max_incomplete_event_size=65536,
     )
-    say(f"raysync serves at {settings.url}" + (f"   (open {settings.url}/#token={token})" if token else ""))
+    say(f"raysync serves at {settings.url}")
     database = parts.store.database.url.render_as_string(hide_password=True)
     say(f"data {settings.folder}   jobs {settings.storage_root}   database {database}")
     say("Ray: " + (settings.ray_address or f"its own, {settings.num_cpus} CPUs offered to jobs"))
@@ -101,8 +103,10 @@ def _first_token(store: Store, settings: Settings) -> str | None:
 
 
 def _write_client(path: Path, url: str, token: str) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    written = path.with_suffix(".part")
+    with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump({"url": url, "token": token}, file)
+    written.replace(path)
 
 
 def _leave(store: Store, embedded: EmbeddedRay | None, say: Callable[[str], None]) -> None:

@@ -36,6 +36,8 @@ class Settings(BaseSettings):
     tls_key: Path | None = None
     allow_hosts: tuple[str, ...] = ()
     """Further names this service is reached by; requests for other names are refused."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses of proxies whose X-Forwarded-For is believed; of nobody's by default."""
     allow_entrypoints: tuple[str, ...] = ()
     """Patterns of `module:name` that custom tasks may use without sending their code, such as `my_team.*`."""
     events_per_job: int = Field(default=1_000_000, ge=1000)
@@ -50,7 +52,8 @@ class Settings(BaseSettings):
     def folder(self) -> Path:
         """The service's own folder, made if it is not there; nobody else may look into it."""
         folder = self.data.expanduser().absolute()
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
         return folder
 
     @property

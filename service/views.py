@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -92,6 +93,8 @@ def read_cursor(cursor: str) -> tuple[float, str]:
     """Return what a cursor stands for, or raise."""
     try:
         created_s, id = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        return float(created_s), str(id)
+        if not isinstance(id, str) or not re.fullmatch(r"[a-z0-9._-]+", id):
+            raise ValueError(id)
+        return float(created_s), id
     except (ValueError, TypeError, binascii.Error, UnicodeDecodeError):
         raise BadRequest("cursor", "send `next_cursor` of the page before, or leave it out") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from service.auth import Authenticator
@@ -27,7 +28,7 @@ def build(settings: Settings) -> tuple[Parts, EmbeddedRay | None]:
         env = embedded.env
     runtime = GatewayRuntime(
         address=embedded.address if embedded is not None else lambda: str(settings.ray_address),
-        command=lambda address, endpoint: (sys.executable, "-m", "actors.gateway", address, endpoint),
+        command=lambda address, endpoint: (sys.executable, "-m", "actors.gateway", address, endpoint, str(os.getpid())),
         env=env,
         log=settings.folder / "gateway.log",
     )

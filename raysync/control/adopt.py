@@ -13,8 +13,8 @@ import msgspec
 
 from raysync.control.states import JobState
 
-GRACE_S = 60.0
-"""A cluster that has not answered for so long is taken for gone."""
+GRACE_S = 150.0
+"""A cluster that has not answered for so long is taken for gone: longer than joining a busy one takes."""
 MAX_LAUNCHES = 5
 """A job whose cluster goes away again and again is not started for ever."""
 
@@ -26,6 +26,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
     state: JobState
     """As it is in the books."""
+    reason: str = ""
+    """Why it is there."""
     launches: int = 0
     """How often it was started; counted before each start, so it may not have come to it."""
     launched_on: str | None = None
@@ -110,7 +112,7 @@ def _after_loss(known: Known) -> Verdict:
     moved = known.launched_on is not None and known.launched_on != known.cluster
     lost = "the Ray cluster it ran on is gone" if moved else "its controller is gone"
     if known.launches >= MAX_LAUNCHES:
-        return Verdict(Move.FAIL, f"{lost}, and it has been started {known.launches} times")
+        return Verdict(Move.FAIL, f"{lost}, and it has been started {known.launches} times; last: {known.reason}")
     if not _has_begun(known):
         return Verdict(Move.RELAUNCH, f"{lost}; it had not begun to train, so nothing is lost")
     if known.on_cluster_loss == "fail":

@@ -51,6 +51,10 @@ def serve(
             help="A pattern such as 'my_team.*' of custom tasks installed on the nodes; repeatable.",
         ),
     ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option("--trusted-proxy", help="Address of a proxy whose X-Forwarded-For is believed; repeatable."),
+    ] = None,
     log_format: Annotated[
         str | None, typer.Option("--log-format", help="json, text, or auto: text in a terminal. [auto]")
     ] = None,
@@ -75,6 +79,7 @@ def serve(
         "tls_key": tls_key,
         "allow_hosts": tuple(allow_host) if allow_host else None,
         "allow_entrypoints": tuple(allow_entrypoint) if allow_entrypoint else None,
+        "trusted_proxies": tuple(trusted_proxy) if trusted_proxy else None,
         "log_format": log_format,
     }
     with errors():
@@ -90,11 +95,14 @@ def serve(
 def read_settings(given: dict[str, Any]) -> Any:
     """Return the settings made of options and the environment, or say which is wrong."""
     from pydantic import ValidationError
+    from pydantic_settings import SettingsError
 
     from service.settings import Settings
 
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
+    except SettingsError as error:
+        raise typer.BadParameter(f"{error}; a list is written as JSON, such as '[\"name\"]'") from None
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]).replace("_", "-") if first["loc"] else "settings"

@@ -64,6 +64,7 @@ def follow_job(client: Client, job: JobPublic, as_json: bool) -> int:
 
 def table_of(jobs: Sequence[JobSummary]) -> Table:
     """Return jobs as a table."""
+    from rich.markup import escape
     from rich.table import Table
 
     from raysync.progress import size
@@ -86,7 +87,7 @@ def table_of(jobs: Sequence[JobSummary]) -> Table:
             f"{100 * found['eval/accuracy']:.1f} %" if "eval/accuracy" in found else "",
             f"{found['sync/lssr']:.2f}" if "sync/lssr" in found else "",
             size(sent) if sent else "",
-            (job.reason.strip().splitlines() or [""])[-1][:60],
+            escape((job.reason.strip().splitlines() or [""])[-1][:60]),
         )
     return table
 

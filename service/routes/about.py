@@ -35,7 +35,7 @@ def readyz(parts: PartsDep, response: Response) -> Readiness:
         database = "ok"
     except Exception as error:
         database = f"does not answer ({type(error).__name__})"
-    ray = "ok" if parts.runtime.cluster is not None else parts.runtime.problem
+    ray = "ok" if parts.runtime.cluster is not None else "no cluster answers; the service's log says why"
     is_ready = database == ray == "ok"
     response.status_code = 200 if is_ready else 503
     return Readiness(ready=is_ready, database=database, ray=ray)

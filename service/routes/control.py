@@ -130,7 +130,7 @@ def _expected(patch: KnobPatch, if_match: str | None) -> int | None:
     if if_match is None or if_match.strip() == "*":
         return patch.expected_version
     text = if_match.strip().removeprefix("W/").strip('"')
-    if not text.isdigit() or len(text) > 9:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9:
         raise BadRequest("header.If-Match", 'send a version as GET .../knobs gave it in ETag, such as "3"')
     if patch.expected_version not in (None, int(text)):
         raise BadRequest("expected_version", "it says another version than If-Match; send one of them")

@@ -11,8 +11,9 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from raysync.errors import RaysyncError
+from raysync.ports import LogPage
 from service.deps import Parts, PartsDep, Viewer
-from service.errors import BadRequest
+from service.errors import BadRequest, NotFound
 from service.feed import HEARTBEAT_S, POLL_S
 from service.problems import documented
 from service.schemas import EventPage, JobId
@@ -22,10 +23,14 @@ from service.views import event_of
 router = APIRouter(prefix="/jobs/{id}", tags=["telling"])
 
 _MAX_SEQUENCE = 2**53
+_MAX_TAIL = 10_000
 After = Annotated[int, Query(ge=-1, le=_MAX_SEQUENCE, description="only events with larger numbers")]
 Limit = Annotated[int, Query(ge=1, le=2000)]
 LastEventId = Annotated[str | None, Header(max_length=20, description="the last event had: it goes on after that one")]
-Actor = Annotated[str | None, Query(max_length=40, description="only lines of this actor, such as `worker/0`")]
+Actor = Annotated[
+    str | None,
+    Query(max_length=40, pattern=r"^[a-z]+(/\d+)?$", description="only lines of this actor, such as `worker/0`"),
+]
 
 _SSE = {
     "type": "object",
@@ -63,7 +68,9 @@ def list_events(
     id: JobId,
     after: After = -1,
     limit: Limit = 500,
-    kind: Annotated[str | None, Query(max_length=20, description="only events of this kind, such as `knobs`")] = None,
+    kind: Annotated[
+        str | None, Query(max_length=20, pattern=r"^[a-z_]+$", description="only events of this kind, such as `knobs`")
+    ] = None,
 ) -> EventPage:
     """Return all that happened, in order."""
     parts.store.jobs.get(id)
@@ -99,13 +106,14 @@ async def show_log(
     parts: PartsDep,
     caller: Viewer,
     id: JobId,
-    tail: Annotated[int, Query(ge=1, le=10_000, description="how many of the last lines")] = 1000,
+    tail: Annotated[int, Query(ge=1, le=_MAX_TAIL, description="how many of the last lines")] = 1000,
     actor: Actor = None,
 ) -> PlainTextResponse:
     """Return the last lines of everybody's log, each with its actor's name."""
     row = await asyncio.to_thread(parts.store.jobs.get, id)
-    page = await parts.runtime.log(row.path, None, tail)
-    return PlainTextResponse("".join(f"{line}\n" for line in page.lines if _is_from(line, actor)))
+    page = await parts.runtime.log(row.path, None, _MAX_TAIL)
+    lines = [line for line in page.lines if _is_from(line, actor)]
+    return PlainTextResponse("".join(f"{line}\n" for line in lines[-tail:]))
 
 
 @router.get("/logs/stream", responses={**_STREAM, **documented(404)}, response_class=StreamingResponse)
@@ -149,15 +157,18 @@ async def _log_lines(parts: Parts, row: JobRow, offset: int, actor: str | None) 
     while True:
         try:
             ended = (await asyncio.to_thread(parts.store.jobs.get, row.id)).is_terminal  # before the last look
+        except NotFound:
+            return
+        try:
             page = await parts.runtime.log(row.path, offset, 0)
         except RaysyncError:
-            ended, page = False, None
-        if page is not None and page.offset != offset:
+            page = LogPage([], offset)  # it may come back; a job that has ended is not waited for
+        if page.offset != offset:
             offset, quiet_s = page.offset, 0.0
             chunk = "".join(f"data: {json.dumps(line)}\n" for line in page.lines if _is_from(line, actor))
             yield f"id: {offset}\nevent: lines\n{chunk}\n".encode()
             continue
-        if ended and page is not None:
+        if ended:
             yield f"id: {offset}\nevent: end\ndata: {{}}\n\n".encode()
             return
         await asyncio.sleep(POLL_S)

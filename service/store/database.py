@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 
 from service.errors import DatabaseError
 
 _BUSY_MS = 15_000
-_MIGRATION_LOCK = 7_295_973
 
 
 class Database:
@@ -41,6 +41,16 @@ class Database:
         with self._writing, self._engine.begin() as connection:
             yield connection
 
+    def insert(self, table: Table) -> Any:
+        """Return an insertion that can be told what to do on a conflict."""
+        dialect: Any = sqlite if self.is_sqlite else postgresql
+        return dialect.insert(table)
+
+    def hold(self, connection: Connection, name: str) -> None:
+        """Let one transaction at a time go on that holds this name; SQLite's writers are one at a time anyway."""
+        if not self.is_sqlite:
+            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": name})
+
     def migrate(self) -> None:
         """Bring the schema up to date; several processes may try at once."""
         from alembic import command
@@ -50,8 +60,7 @@ class Database:
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         try:
             with self.write() as connection:
-                if not self.is_sqlite:
-                    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
+                self.hold(connection, "migrations")
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
         except OperationalError as error:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, delete, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from raysync.ports import Record
 from service.store.database import Database
@@ -16,7 +15,7 @@ from service.store.tables import events, jobs
 
 _PASSING = ("metrics", "decision")
 """Kinds of which a long job has too many; evaluations among them last."""
-_THIN_BY = 10
+_MAX_EVERY = 1024
 
 
 class EventRow(NamedTuple):
@@ -39,13 +38,13 @@ class Events:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        dialect: Any = sqlite if database.is_sqlite else postgresql
-        self._insert = dialect.insert(events).on_conflict_do_nothing()
+        self._insert = database.insert(events).on_conflict_do_nothing()
 
     def append(self, job: str, records: Sequence[Record], changes: Mapping[str, Any]) -> None:
         """Add events and change the job's row, both or neither; events that are there already are passed over."""
         with self._database.write() as connection:
-            last = connection.execute(select(jobs.c.last_sequence).where(jobs.c.id == job)).scalar()
+            known = select(jobs.c.last_sequence).where(jobs.c.id == job).with_for_update()
+            last = connection.execute(known).scalar()
             if last is None:
                 return  # struck from the books meanwhile
             fresh = [record for record in records if record.sequence > last]
@@ -76,14 +75,18 @@ class Events:
         return [row for index, row in enumerate(found) if index == 0 or row.sequence != found[index - 1].sequence]
 
     def thin(self, job: str, limit: int) -> int:
-        """If a job has more than `limit` events, thin out the passing ones of its older half; return how many went."""
+        """If a job has more than `limit` events, thin out the passing ones of its older half; return how many went.
+
+        Each time only half of what was left of them stays, down to a thousandth; then the books grow, slowly.
+        """
+        columns = (jobs.c.num_events, jobs.c.last_sequence, jobs.c.thinned_below, jobs.c.thinned_to_every)
         with self._database.write() as connection:
-            row = connection.execute(
-                select(jobs.c.num_events, jobs.c.last_sequence, jobs.c.thinned_to_every).where(jobs.c.id == job)
-            ).one_or_none()
+            row = connection.execute(select(*columns).where(jobs.c.id == job).with_for_update()).one_or_none()
             if row is None or row.num_events <= limit:
                 return 0
-            below, every = row.last_sequence - limit // 2, row.thinned_to_every * _THIN_BY
+            below, every = row.last_sequence - limit // 2, min(2 * row.thinned_to_every, _MAX_EVERY)
+            if below - row.thinned_below < limit // 4:
+                return 0  # what is left there lasts
             gone = connection.execute(
                 delete(events).where(
                     events.c.job == job,

@@ -84,6 +84,7 @@ class Jobs:
         """Enter a job; with a key that came before, return the job it made then and True."""
         with self._database.write() as connection:
             if key is not None:
+                self._database.hold(connection, f"{row.owner} {key.key}")
                 found = _made_before(connection, row.owner, key)
                 if found is not None:
                     return found, True
@@ -207,7 +208,12 @@ def _made_before(connection: Connection, owner: str, key: Key) -> JobRow | None:
 
 
 def _packed(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: json.dumps(value) if name in _JSON else value for name, value in values.items()}
+    return {name: json.dumps(value) if name in _JSON else _clean(value) for name, value in values.items()}
+
+
+def _clean(value: Any) -> Any:
+    """Return text without the one character a database may refuse; a traceback may hold it."""
+    return value.replace("\x00", "") if isinstance(value, str) else value
 
 
 def _unpacked(row: Row[Any]) -> JobRow:

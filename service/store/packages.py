@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from sqlalchemy import insert, select
+from sqlalchemy import select
 
 from service.errors import NotFound
 from service.store.database import Database
@@ -31,11 +31,9 @@ class Packages:
 
     def add(self, row: PackageRow, content: bytes) -> PackageRow:
         """Enter a package; if it is there already, return that one."""
+        values = {**row._asdict(), "modules": json.dumps(row.modules), "content": content}
         with self._database.write() as connection:
-            found = connection.execute(select(packages.c.id).where(packages.c.id == row.id)).one_or_none()
-            if found is None:
-                values = {**row._asdict(), "modules": json.dumps(row.modules), "content": content}
-                connection.execute(insert(packages).values(values))
+            connection.execute(self._database.insert(packages).values(values).on_conflict_do_nothing())
         return self.get(row.id)
 
     def get(self, id: str) -> PackageRow:

@@ -115,9 +115,12 @@ class StillRuntime:
 
     async def status(self, job: str) -> dict[str, Any]:
         """Return what the controller knows."""
-        states = [record.data for record in self._alive(job).records if record.kind == "state"]
+        found = self._alive(job)
+        states = [record.data for record in found.records if record.kind == "state"]
         last = states[-1] if states else {"state": "PENDING", "reason": "it has just been submitted"}
-        return {"state": last["state"], "reason": last["reason"], "runs": {"link": "still"}, "actors": {}}
+        knobs = {"version": found.board.knobs.version, "values": dict(found.board.knobs.values)}
+        runs = {"link": "still"}
+        return {"state": last["state"], "reason": last["reason"], "knobs": knobs, "runs": runs, "actors": {}}
 
     async def turn(self, job: str, changes: dict[str, Any], expected_version: int | None, dry_run: bool) -> Knobs:
         """Turn knobs, as the engine does."""
