@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from raysync.control.adopt import GRACE_S
 from service.app import create_app
 from service.processes import born, is_dead, own_id
 from service.store import Store
@@ -94,9 +95,9 @@ def test_when_the_cluster_goes_jobs_fail_with_that_reason(tmp_path: Path) -> Non
         runtime.lose_cluster()
         until(lambda: "does not answer now" in world.job(id)["reason"])
         assert world.job(id)["state"] == "RUNNING", "it may train on"
-        runtime.unreachable_s = 61.0
+        runtime.unreachable_s = GRACE_S + 1
         until(lambda: world.job(id)["state"] == "FAILED")
-        assert "has not answered for 61 s" in world.job(id)["reason"]
+        assert f"has not answered for {GRACE_S + 1:.0f} s" in world.job(id)["reason"]
         assert "on_cluster_loss: resume" in world.job(id)["reason"]
 
 
@@ -129,7 +130,7 @@ def test_what_runs_of_a_job_that_has_ended_in_the_books_is_cleared_away(tmp_path
     with serving(tmp_path, runtime) as world:
         id = world.running()
         job = runtime.alive[id]
-        runtime.lose_cluster(unreachable_s=100.0)
+        runtime.lose_cluster(unreachable_s=GRACE_S + 1)
         until(lambda: world.job(id)["state"] == "FAILED")
         time.sleep(1.1)
         runtime.alive[id] = runtime.alive["somebody-elses"] = job  # the network was away, not the cluster

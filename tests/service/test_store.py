@@ -194,10 +194,14 @@ def test_long_jobs_are_thinned_and_keep_what_lasts(books: Store) -> None:
     assert len(kept) == job.num_events == 2001 - gone
     assert job.thinned_below == 1500
     assert [n for n in kept if n >= 1500] == list(range(1500, 2001)), "the newer half is whole"
-    assert {n for n in kept if n < 1500} == {n for n in range(1500) if n % 10 == 0 or n % 100 == 99}
-    books.events.append("job-1", records(2001, 2000), {})
-    books.events.thin("job-1", 1000)
-    assert books.jobs.get("job-1").thinned_to_every == 100
+    assert {n for n in kept if n < 1500} == {n for n in range(1500) if n % 2 == 0 or n % 100 == 99}
+    assert books.events.thin("job-1", 1000) == 0, "nothing new to thin"
+    for first in range(2001, 32_001, 1000):
+        books.events.append("job-1", records(first, 1000), {})
+        books.events.thin("job-1", 1000)
+    job = books.jobs.get("job-1")
+    assert job.thinned_to_every == 1024, "it does not grow for ever"
+    assert job.num_events == len(books.events.after("job-1", -1, 100_000)) < 3000
 
 
 def test_a_job_of_a_million_events_is_paged_and_sampled_without_loading_it(
