@@ -13,9 +13,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -190,6 +192,7 @@ async def serve(endpoint: str, parent: int) -> None:
         task = asyncio.create_task(reply(msgspec.msgpack.decode(await socket.recv(), type=Ask)))
         pending.add(task)
         task.add_done_callback(pending.discard)
+    shutil.rmtree(Path(endpoint.removeprefix("ipc://")).parent, ignore_errors=True)  # nobody else is left to do it
 
 
 def answered(gateway: Gateway, ask: Ask) -> bytes:

@@ -33,7 +33,7 @@ def postgres() -> Iterator[str]:
     if POSTGRES is None:
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
     binaries = Path(os.path.realpath(POSTGRES)).parent
-    folder = Path(tempfile.mkdtemp(prefix="rs-pg-"))
+    folder = Path(tempfile.mkdtemp(prefix="rs-pg-", dir="/tmp"))  # the server's user must get there
     who: dict[str, Any] = {}
     if os.geteuid() == 0:  # it refuses to run as root
         user = pwd.getpwnam("postgres")
