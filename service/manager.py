@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -53,6 +54,7 @@ class Manager:
         """Who this process is to others on the same database."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._due = asyncio.Event()
+        self._leasing, self._has_released = threading.Lock(), False
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -66,7 +68,7 @@ class Manager:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.to_thread(self.store.jobs.release, self.id)
+        await asyncio.to_thread(self._release)
         await self.runtime.close()
 
     def wake(self) -> None:
@@ -133,9 +135,17 @@ class Manager:
 
     def _lease(self) -> set[str]:
         """Return the jobs that are this process's to look after; a dead one's are taken over at once."""
-        now_s, jobs = time.time(), self.store.jobs
+        jobs = self.store.jobs
         dead = {owner for owner in jobs.lease_owners() if owner != self.id and is_dead(owner)}
-        return jobs.lease(self.id, now_s, now_s + LEASE_S, dead)
+        with self._leasing:
+            now_s = time.time()
+            return set() if self._has_released else jobs.lease(self.id, now_s, now_s + LEASE_S, dead)
+
+    def _release(self) -> None:
+        """Give up all jobs; a lease that is being taken in its thread right now must not outlive this."""
+        with self._leasing:
+            self._has_released = True
+            self.store.jobs.release(self.id)
 
     async def _tend(self, id: str) -> None:
         """Do what is to be done about a job until it has ended."""

@@ -16,6 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from click.testing import Result
+from typer.testing import CliRunner
+
+from service.cli import app
 from service.client import Client, Unreachable
 from service.embedded import EmbeddedRay
 
@@ -91,10 +95,9 @@ class Service:
         self.ray.end()
         shutil.rmtree(self.sockets, ignore_errors=True)
 
-    def cli(self, *arguments: object, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
-        """Run a command of the command line against it."""
-        command = [str(BIN / "raysync"), *map(str, arguments)]
-        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=timeout_s)
+    def cli(self, *arguments: object) -> Result:
+        """Run a command of the command line against it, in this process."""
+        return CliRunner().invoke(app, [str(argument) for argument in arguments], env=self.env)
 
     def _answers(self) -> bool:
         with contextlib.suppress(Unreachable, OSError), socket.create_connection(("127.0.0.1", int(self.url[17:])), 1):

@@ -143,7 +143,7 @@ def test_broken_user_code_ends_failed_with_its_traceback(service: Service, clien
         json.dumps({**SPEC, "task": {"kind": "custom", "entrypoint": "my_tasks:Broken"}})
     )
     answer = service.cli("submit", tmp_path / "job.json", "--working-dir", code, "--json")
-    assert answer.returncode == 0, answer.stderr
+    assert answer.exit_code == 0, answer.stderr
     job = client.wait(json.loads(answer.stdout)["id"], 60)
     assert job.state.value == "FAILED"
     assert "RuntimeError: my own mistake" in job.reason
@@ -151,7 +151,7 @@ def test_broken_user_code_ends_failed_with_its_traceback(service: Service, clien
     assert service.process is not None
     assert str(service.process.pid) not in mark.read_text().split(), "never in the service"
     refused = service.cli("submit", tmp_path / "job.json")
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert "--working-dir" in refused.stderr
 
 
@@ -159,7 +159,7 @@ def test_the_command_line_from_submit_to_stop(service: Service, client: Client, 
     path = tmp_path / "job.json"
     path.write_text(json.dumps({**SPEC, "budget": {"steps": 120}}))
     done = service.cli("submit", path, "--follow")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "SUCCEEDED" in done.stdout
     assert "RUNNING" in done.stderr
     path.write_text(json.dumps(SPEC))
@@ -170,30 +170,30 @@ def test_the_command_line_from_submit_to_stop(service: Service, client: Client, 
     assert "was 0.3" in answer.stdout
     assert f"undo with: raysync set {id} delta=0.3" in answer.stderr
     assert json.loads(service.cli("set", id, "--json").stdout)["values"]["delta"] == 0.7
-    assert service.cli("set", id, "delta=0.9", "--expect", "0").returncode == 2
+    assert service.cli("set", id, "delta=0.9", "--expect", "0").exit_code == 2
     assert "no such knob" in service.cli("set", id, "dleta=1").stderr
-    assert service.cli("scale", id, 9).returncode == 2
+    assert service.cli("scale", id, 9).exit_code == 2
     for verb, state in (("pause", "PAUSED"), ("resume", "RUNNING")):
-        assert service.cli(verb, id).returncode == 0
+        assert service.cli(verb, id).exit_code == 0
         reach(client, id, state)
     assert id in service.cli("list", "--state", "running").stdout
     assert "version 3" in service.cli("show", id).stdout
     assert "asked for" in service.cli("checkpoints", id, "--take").stderr
-    assert service.cli("stop", id, "--reason", "done here").returncode == 0
-    assert service.cli("watch", id).returncode == 130
+    assert service.cli("stop", id, "--reason", "done here").exit_code == 0
+    assert service.cli("watch", id).exit_code == 130
     assert "done here" in service.cli("show", id).stdout
     assert "controller | " in service.cli("logs", id).stdout
     assert "controller | " in service.cli("logs", id, "--follow").stdout
-    assert service.cli("remove", id).returncode == 0
-    assert service.cli("show", id).returncode == 2
+    assert service.cli("remove", id).exit_code == 0
+    assert service.cli("show", id).exit_code == 2
     assert "selsync" in service.cli("components", "strategies").stdout
     token = service.cli("token", "create", "guest", "--role", "viewer", "--days", "1").stdout.strip()
-    assert service.cli("list", "--token", token).returncode == 0
-    assert service.cli("submit", path, "--token", token).returncode == 2
+    assert service.cli("list", "--token", token).exit_code == 0
+    assert service.cli("submit", path, "--token", token).exit_code == 2
     service.cli("token", "revoke", token.split("_")[1])
-    assert service.cli("list", "--token", token).returncode == 2
+    assert service.cli("list", "--token", token).exit_code == 2
     assert "revoked" in service.cli("token", "list").stdout
-    assert service.cli("list", "--url", "http://127.0.0.1:1").returncode == 3
+    assert service.cli("list", "--url", "http://127.0.0.1:1").exit_code == 3
 
 
 def test_killed_in_mid_job_the_stream_goes_on_with_every_number_once(service: Service, client: Client) -> None:

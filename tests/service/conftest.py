@@ -28,6 +28,13 @@ SPEC: dict[str, Any] = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The last of the schema's tests counts what the others did: they stay in one process."""
+    for item in items:
+        if item.path == Path(__file__).parent / "test_schema.py":
+            item.add_marker(pytest.mark.xdist_group("schema"))
+
+
 class World(NamedTuple):
     """A running service and everything around it."""
 
@@ -71,7 +78,7 @@ class World(NamedTuple):
         return id
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     """Wait for something to become true."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():

@@ -25,7 +25,6 @@ from tests.service.test_routes import DOCUMENT
 
 CASES_PER_OPERATION = 60
 WANTED_CASES = 2000
-pytestmark = pytest.mark.xdist_group("schema")  # its last test counts what the others did
 _cases: Counter[str] = Counter()
 
 schemathesis.openapi.media_type("application/zip", strategies.binary(max_size=300) | strategies.just(GOOD))
