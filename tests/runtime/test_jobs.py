@@ -75,7 +75,7 @@ def test_steering_resizing_pausing_and_stopping(storage: str) -> None:
     wait_for(job, lambda s: s["knobs"]["version"] == version)
 
     job.resize(3)
-    grown = workers_of(wait_for(job, lambda s: running(s) and len(workers_of(s)) == 3))
+    grown = workers_of(wait_for(job, lambda s: running(s) and len(workers_of(s)) == 3 and all(workers_of(s).values())))
     assert before.items() <= grown.items(), "nobody was restarted"
     job.resize(1)
     shrunk = workers_of(wait_for(job, lambda s: running(s) and len(workers_of(s)) == 1))
@@ -118,7 +118,7 @@ def test_the_controller_is_killed_and_the_job_goes_on(storage: str) -> None:
     job = submit(digits(scale={"max_workers": 3}), storage_path=storage)
     wait_for(job, running)
     job.resize(3)
-    before = wait_for(job, lambda s: running(s) and len(workers_of(s)) == 3)
+    before = wait_for(job, lambda s: running(s) and len(workers_of(s)) == 3 and all(workers_of(s).values()))
     controller = ray.get_actor(f"{job.id}:controller", namespace=NAMESPACE)
     ray.kill(controller, no_restart=False)
     after = wait_for(job, lambda s: running(s) and s["step"] > before["step"] + 20)
