@@ -255,13 +255,17 @@ def test_a_custom_task_comes_with_the_working_dir(working_dir: str, storage: str
     assert any("worker/1 | hello from the task" in line for line in lines)
 
 
+def matrix(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.matrix)
+
+
 @pytest.mark.parametrize(
     ("entrypoint", "args", "words"),
     [
         ("my_tasks:Good", {"broken": "loss"}, ["RuntimeError: the user's own mistake", "my_tasks.py", "in loss"]),
-        ("my_tasks:Good", {"broken": "model"}, ["TaskError", "model() returned a str"]),
-        ("my_tasks:number", {}, ["TaskError", "returned a int without model"]),
-        ("my_tasks:absent", {}, ["no callable 'absent'"]),
+        matrix("my_tasks:Good", {"broken": "model"}, ["TaskError", "model() returned a str"]),
+        matrix("my_tasks:number", {}, ["TaskError", "returned a int without model"]),
+        matrix("my_tasks:absent", {}, ["no callable 'absent'"]),
         ("nowhere:Task", {}, ["cannot be imported", "working_dir"]),
     ],
 )

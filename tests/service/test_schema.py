@@ -23,7 +23,7 @@ from tests.service.test_client import JOB, Server, started
 from tests.service.test_packages import GOOD
 from tests.service.test_routes import DOCUMENT
 
-CASES_PER_OPERATION = 60
+CASES_PER_OPERATION = 30
 WANTED_CASES = 2000
 _cases: Counter[str] = Counter()
 
