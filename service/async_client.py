@@ -163,7 +163,7 @@ class AsyncClient:
                 continue
             wait_s = retry.after_answer(response)
             if wait_s is None:
-                return call.read(response.status_code, response.content)
+                return retry.read(response)
             await asyncio.sleep(wait_s)
 
     async def _events(self, stream: Stream) -> AsyncIterator[tuple[str, list[str]]]:

@@ -181,7 +181,7 @@ class Client:
                 continue
             wait_s = retry.after_answer(response)
             if wait_s is None:
-                return call.read(response.status_code, response.content)
+                return retry.read(response)
             time.sleep(wait_s)
 
     def _events(self, stream: Stream) -> Iterator[tuple[str, list[str]]]:

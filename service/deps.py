@@ -16,6 +16,7 @@ from service.errors import BodyInvalid, WrongMediaType
 from service.feed import Feeds
 from service.manager import Manager
 from service.prometheus import Metrics
+from service.quota import Quota
 from service.runtime import Runtime
 from service.settings import Settings
 from service.store import Store
@@ -36,6 +37,7 @@ class Parts(NamedTuple):
     manager: Manager
     authenticator: Authenticator
     metrics: Metrics
+    streams: Quota
 
 
 def _parts(request: Request) -> Parts:

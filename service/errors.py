@@ -160,6 +160,17 @@ class TooManyFailures(RaysyncError, PermissionError):
         return f"too many wrong tokens from this address; try again in {self.wait_s} s"
 
 
+class TooManyStreams(RaysyncError):
+    """A caller with more open streams than one may have."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"this token has {self.limit} streams open, as many as it may: end some of them first"
+
+
 class UnsafeBinding(RaysyncError, ValueError):
     """A service that would be open to others in a way nobody has asked for."""
 

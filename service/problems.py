@@ -69,6 +69,7 @@ KINDS: dict[type[Exception], Kind] = {
     errors.Unauthorized: Kind(401, "unauthorized", "A valid token is needed"),
     errors.Forbidden: Kind(403, "forbidden", "This is not allowed"),
     errors.TooManyFailures: Kind(429, "too-many-failures", "Too many wrong tokens"),
+    errors.TooManyStreams: Kind(429, "too-many-streams", "Too many streams are open", 5),
 }
 """An error class that is not here is answered as its nearest base that is, or with 500."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import httpx2 as httpx
 
@@ -12,6 +13,8 @@ from raysync.errors import RaysyncError
 from service.calls import Call
 from service.schemas import EventPublic
 from service.settings import ClientSettings
+
+T = TypeVar("T")
 
 TRIES = 6
 _FIRST_WAIT_S = 0.2
@@ -58,11 +61,11 @@ def _noted(path: Path) -> dict[str, str]:
         return {}
 
 
-class Retry:
+class Retry(Generic[T]):
     """How often and how long to wait for a service that does not answer now."""
 
-    def __init__(self, call: Call[Any], tries: int) -> None:
-        self._call, self._left, self._wait_s = call, tries, _FIRST_WAIT_S
+    def __init__(self, call: Call[T], tries: int) -> None:
+        self._call, self._left, self._wait_s, self._has_repeated = call, tries, _FIRST_WAIT_S, False
 
     def after_failure(self, error: httpx.TransportError, url: str) -> float:
         """Return how long to wait before the next try, or raise."""
@@ -70,6 +73,7 @@ class Retry:
         self._left -= 1
         if self._left <= 0 or not (self._call.may_repeat or was_not_sent):
             raise Unreachable(url, str(error) or type(error).__name__) from error
+        self._has_repeated |= not was_not_sent
         return self._next()
 
     def after_answer(self, response: httpx.Response) -> float | None:
@@ -77,8 +81,15 @@ class Retry:
         self._left -= 1
         if response.status_code not in TRANSIENT or self._left <= 0 or not self._call.may_repeat:
             return None
+        self._has_repeated = True
         asked = response.headers.get("retry-after", "")
         return min(_MAX_WAIT_S, float(asked)) if asked.isdigit() else self._next()
+
+    def read(self, response: httpx.Response) -> T:
+        """Return the answer, or raise the problem it tells of; what a repeated call finds removed, it has removed."""
+        if self._has_repeated and self._call.method == "DELETE" and response.status_code == HTTPStatus.NOT_FOUND:
+            return None  # type: ignore[return-value]
+        return self._call.read(response.status_code, response.content)
 
     def _next(self) -> float:
         wait_s, self._wait_s = self._wait_s, min(_MAX_WAIT_S, 2 * self._wait_s)

@@ -46,6 +46,9 @@ class Settings(BaseSettings):
     max_package_bytes: int = Field(default=32 * MEBIBYTE, ge=1024)
     max_unpacked_bytes: int = Field(default=256 * MEBIBYTE, ge=1024)
     max_package_files: int = Field(default=2000, ge=1)
+    max_streams_per_token: int = Field(default=500, ge=1)
+    package_days: float = Field(default=7.0, gt=0)
+    """A package that no job on the books uses is cleared away so long after it was last sent."""
     log_format: Literal["auto", "json", "text"] = "auto"
 
     @property

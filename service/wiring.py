@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import time
 
 from service.auth import Authenticator
 from service.deps import Parts
@@ -13,9 +15,13 @@ from service.gateway import GatewayRuntime
 from service.manager import Manager
 from service.packages import Limits, unpack
 from service.prometheus import Metrics
+from service.quota import Quota
 from service.runtime import Runtime
 from service.settings import Settings, environment
 from service.store import Store
+from service.tender import Tender
+
+_DAY_S = 86_400.0
 
 
 def build(settings: Settings) -> tuple[Parts, EmbeddedRay | None]:
@@ -42,8 +48,12 @@ def assemble(settings: Settings, store: Store, runtime: Runtime) -> Parts:
     def unpacked(id: str) -> str:
         return str(unpack(store.packages.content(id), settings.folder / "packages" / id, limits))
 
+    def cleared() -> None:
+        for id in store.packages.clear(time.time() - settings.package_days * _DAY_S):
+            shutil.rmtree(settings.folder / "packages" / id, ignore_errors=True)
+
     feeds = Feeds(store)
-    manager = Manager(
+    tender = Tender(
         store,
         runtime,
         feeds,
@@ -51,4 +61,13 @@ def assemble(settings: Settings, store: Store, runtime: Runtime) -> Parts:
         unpack=unpacked,
         events_per_job=settings.events_per_job,
     )
-    return Parts(settings, store, runtime, feeds, manager, Authenticator(store.tokens), Metrics(store, runtime, feeds))
+    return Parts(
+        settings,
+        store,
+        runtime,
+        feeds,
+        Manager(store, runtime, tender, cleared),
+        Authenticator(store.tokens),
+        Metrics(store, runtime, feeds),
+        Quota(settings.max_streams_per_token),
+    )

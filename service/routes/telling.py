@@ -12,6 +12,7 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from raysync.errors import RaysyncError
 from raysync.ports import LogPage
+from service.auth import Caller
 from service.deps import Parts, PartsDep, Viewer
 from service.errors import BadRequest, NotFound
 from service.feed import HEARTBEAT_S, POLL_S
@@ -82,7 +83,7 @@ async def stream_metrics(
     parts: PartsDep, caller: Viewer, id: JobId, after: After = -1, last_event_id: LastEventId = None
 ) -> StreamingResponse:
     """Stream the job's metrics as server-sent events, from the first, or from `Last-Event-ID` on."""
-    return await _stream(parts, id, after, last_event_id, metrics_only=True)
+    return await _stream(parts, caller, id, after, last_event_id, metrics_only=True)
 
 
 @router.get("/events/stream", responses={**_STREAM, **documented(404)}, response_class=StreamingResponse)
@@ -94,7 +95,7 @@ async def stream_events(
     Numbers come without gaps or doubles, also across a restart of the service; `gap` says so where old metrics have
     been thinned out; `end` is the last, with the job's final state.
     """
-    return await _stream(parts, id, after, last_event_id, metrics_only=False)
+    return await _stream(parts, caller, id, after, last_event_id, metrics_only=False)
 
 
 @router.get(
@@ -123,7 +124,7 @@ async def stream_log(
     """Stream log lines as server-sent events, from the first, or from `Last-Event-ID` on."""
     row = await asyncio.to_thread(parts.store.jobs.get, id)
     start = _number(last_event_id) if last_event_id is not None else 0
-    return _streaming(_log_lines(parts, row, start, actor))
+    return _streaming(parts, caller, _log_lines(parts, row, start, actor))
 
 
 def _page(parts: Parts, id: str, after: int, limit: int, kind: str | None) -> EventPage:
@@ -134,15 +135,17 @@ def _page(parts: Parts, id: str, after: int, limit: int, kind: str | None) -> Ev
 
 
 async def _stream(
-    parts: Parts, id: str, after: int, last_event_id: str | None, *, metrics_only: bool
+    parts: Parts, caller: Caller, id: str, after: int, last_event_id: str | None, *, metrics_only: bool
 ) -> StreamingResponse:
     row = await asyncio.to_thread(parts.store.jobs.get, id)
     after = _number(last_event_id) if last_event_id is not None else after
-    return _streaming(parts.feeds.read(row, after, metrics_only=metrics_only))
+    return _streaming(parts, caller, parts.feeds.read(row, after, metrics_only=metrics_only))
 
 
-def _streaming(content: AsyncIterator[bytes]) -> StreamingResponse:
-    return StreamingResponse(content, media_type="text/event-stream", headers=_STREAM_HEADERS)
+def _streaming(parts: Parts, caller: Caller, content: AsyncIterator[bytes]) -> StreamingResponse:
+    parts.streams.check(caller.token)
+    counted = parts.streams.counted(caller.token, content)
+    return StreamingResponse(counted, media_type="text/event-stream", headers=_STREAM_HEADERS)
 
 
 def _number(last_event_id: str) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from service.errors import NotFound
 from service.store.database import Database
-from service.store.tables import packages
+from service.store.tables import jobs, packages
 
 
 class PackageRow(NamedTuple):
@@ -30,10 +30,11 @@ class Packages:
         self._database = database
 
     def add(self, row: PackageRow, content: bytes) -> PackageRow:
-        """Enter a package; if it is there already, return that one."""
+        """Enter a package; if it is there already, return that one, as young as this one."""
         values = {**row._asdict(), "modules": json.dumps(row.modules), "content": content}
         with self._database.write() as connection:
-            connection.execute(self._database.insert(packages).values(values).on_conflict_do_nothing())
+            insert = self._database.insert(packages).values(values)
+            connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_={"created_s": row.created_s}))
         return self.get(row.id)
 
     def get(self, id: str) -> PackageRow:
@@ -52,3 +53,10 @@ class Packages:
         if row is None:
             raise NotFound("package", id)
         return bytes(row.content)
+
+    def clear(self, before_s: float) -> list[str]:
+        """Strike what was sent before then and no job on the books uses; return its ids."""
+        used = select(jobs.c.package).where(jobs.c.package.is_not(None))
+        with self._database.write() as connection:
+            gone = delete(packages).where(packages.c.created_s < before_s, packages.c.id.not_in(used))
+            return [row[0] for row in connection.execute(gone.returning(packages.c.id))]

@@ -13,6 +13,9 @@ BENCHES = ("codecs", "placement", "triggers", "rounds", "throughput", "startup",
 def main() -> int:
     """Run the named benchmarks, or all."""
     torch.set_num_threads(1)
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        print(f"{__doc__}\nThere are: {', '.join(BENCHES)}.")
+        return 0
     names = [argument for argument in sys.argv[1:] if not argument.startswith("-")] or list(BENCHES)
     unknown = [name for name in names if name not in BENCHES]
     if unknown:

@@ -10,7 +10,9 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx2 as httpx
 import pytest
 import uvicorn
 
@@ -30,8 +32,8 @@ JOB = parse_spec(SPEC)
 class Server:
     """A real server in a thread."""
 
-    def __init__(self, folder: Path, runtime: StillRuntime, port: int = 0) -> None:
-        settings = settings_for(folder)
+    def __init__(self, folder: Path, runtime: StillRuntime, port: int = 0, **settings_changes: Any) -> None:
+        settings = settings_for(folder, **settings_changes)
         self.store = Store(settings.database_url)
         self.store.database.migrate()
         self.parts: Parts = assemble(settings, self.store, runtime)
@@ -220,6 +222,52 @@ def test_calls_are_repeated_while_ray_is_away(client: Client, runtime: StillRunt
     cluster, runtime.cluster = runtime.cluster, None
     threading.Timer(0.5, lambda: setattr(runtime, "cluster", cluster)).start()
     assert client.checkpoints(id) == []
+
+
+def test_a_removal_whose_answer_was_lost_is_done_by_the_second_try(server: Server, runtime: StillRuntime) -> None:
+    class Lossy(httpx.HTTPTransport):
+        lost = 0
+
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            response = super().handle_request(request)
+            if request.method == "DELETE" and not self.lost:
+                self.lost += 1
+                raise httpx.ReadError("the answer was lost")
+            return response
+
+    transport = Lossy()
+    with Client(server.url, tokens_for(server.store)["admin"], transport=transport) as client:
+        id = started(client, runtime)
+        runtime.enter(id, "SUCCEEDED")
+        client.wait(id, timeout_s=10)
+        client.remove(id)
+        assert transport.lost == 1
+        with pytest.raises(ApiError, match="there is no job"):
+            client.remove(id)  # not repeated: it was gone before
+
+
+def test_one_token_holds_only_so_many_streams(tmp_path: Path, runtime: StillRuntime) -> None:
+    server = Server(tmp_path, runtime, max_streams_per_token=2)
+    tokens = tokens_for(server.store)
+    with Client(server.url, tokens["admin"]) as client, Client(server.url, tokens["viewer"]) as other:
+        id = started(client, runtime)
+        streams = [client.follow(id), client.follow(id)]
+        for stream in streams:
+            assert next(stream).sequence == 0
+        for refused in (client.follow(id), client.follow(id, metrics_only=True), client.follow_log(id)):
+            with pytest.raises(ApiError, match="2 streams open") as caught:
+                next(iter(refused))
+            assert (caught.value.status, caught.value.type) == (429, "urn:raysync:too-many-streams")
+        assert next(other.follow(id)).sequence == 0
+        del stream, streams[0]
+
+        def reads_again() -> bool:
+            with contextlib.suppress(ApiError):
+                return next(client.follow(id)).sequence == 0
+            return False
+
+        until(reads_again)
+    server.stop()
 
 
 def test_server_sent_events_out_of_lines() -> None:

@@ -10,10 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
-from service.errors import EntrypointRefused, PackageError
-from service.packages import Limits, check_entrypoint, inspect, unpack
-from tests.service.conftest import SPEC, World, until
+from service.app import create_app
+from service.errors import EntrypointRefused, NotFound, PackageError
+from service.packages import Limits, check_entrypoint, inspect, package_id, unpack
+from service.store import Store
+from service.store.packages import PackageRow
+from service.wiring import assemble
+from tests.service.conftest import SPEC, World, settings_for, until
+from tests.service.still_runtime import StillRuntime
+from tests.service.test_store import row
 
 LIMITS = Limits(max_files=50, max_unpacked_bytes=4 << 20)
 
@@ -160,3 +167,19 @@ def test_entrypoints_are_refused_over_http(world: World) -> None:
     for resume in ("../../etc", "/etc", "s3://x", "a/b/c", "a/checkpoint_1"):
         assert world.call("POST", "/api/v1/jobs", json={"spec": SPEC, "resume_from": resume}).status_code == 422
     assert world.runtime.launches == []
+
+
+def test_old_code_that_no_job_needs_leaves_the_disk(tmp_path: Path, store: Store) -> None:
+    settings = settings_for(tmp_path, package_days=1e-9)
+    runtime = StillRuntime()
+    kept, gone = packed({"kept.py": "x = 1"}), packed({"gone.py": "x = 1"})
+    for content in (kept, gone):
+        id = package_id(content)
+        store.packages.add(PackageRow(id, "me", 0.0, len(content), ()), content)
+        unpack(content, settings.folder / "packages" / id, Limits(10, 1 << 20))
+    store.jobs.add(row(package=package_id(kept)))
+    with TestClient(create_app(assemble(settings, store, runtime))):
+        until(lambda: not (settings.folder / "packages" / package_id(gone)).exists())
+    assert (settings.folder / "packages" / package_id(kept)).exists()
+    with pytest.raises(NotFound):
+        store.packages.get(package_id(gone))

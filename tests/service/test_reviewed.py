@@ -158,7 +158,7 @@ def test_a_full_disk_is_told_as_that(world: World, monkeypatch: pytest.MonkeyPat
     package = world.call(
         "POST", "/api/v1/packages", content=content, headers={"Content-Type": "application/zip"}
     ).json()
-    monkeypatch.setattr(world.parts.manager, "_unpack", full)
+    monkeypatch.setattr(world.parts.manager._tender, "_unpack", full)
     id = world.submit(package=package["id"])
     until(lambda: world.job(id)["state"] == "FAILED")
     assert "No space left on device" in world.job(id)["reason"]

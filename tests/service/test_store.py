@@ -22,6 +22,7 @@ from raysync.ports import Record
 from service.errors import DatabaseError, KeyReused, NotFound
 from service.store import JobRow, Store
 from service.store.jobs import Key
+from service.store.packages import PackageRow
 from service.store.tables import metadata
 
 POSTGRES = shutil.which("pg_ctl") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/pg_ctl")), None)
@@ -179,6 +180,17 @@ def test_knobs_never_go_back(books: Store) -> None:
     books.jobs.turned("job-1", 2, {"delta": 0.2})
     books.jobs.turned("job-1", 1, {"delta": 0.1})
     assert (books.jobs.get("job-1").knob_version, books.jobs.get("job-1").knobs) == (2, {"delta": 0.2})
+
+
+def test_packages_go_when_nobody_has_sent_or_used_them_for_long(books: Store) -> None:
+    for id, sent_s in (("used", 10.0), ("unused", 10.0), ("young", 30.0), ("sent-again", 10.0)):
+        books.packages.add(PackageRow(id, "me", sent_s, 3, ("mine",)), b"zip")
+    books.packages.add(PackageRow("sent-again", "you", 40.0, 3, ("mine",)), b"zip")
+    books.jobs.add(row(package="used"))
+    assert books.packages.clear(before_s=20.0) == ["unused"]
+    assert [books.packages.get(id).owner for id in ("used", "young", "sent-again")] == ["me"] * 3
+    books.jobs.remove("job-1")
+    assert books.packages.clear(before_s=20.0) == ["used"]
 
 
 def test_long_jobs_are_thinned_and_keep_what_lasts(books: Store) -> None:
