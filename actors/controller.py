@@ -21,6 +21,7 @@ from ray.exceptions import RayError, RayTaskError
 from actors.coordinator import Progress
 from actors.core_actor import Assignment
 from actors.crew import CONTROLLER, Crew
+from actors.facts import Facts
 from actors.journal import Journal
 from actors.lines import LineShipper
 from actors.packages import Environments
@@ -80,6 +81,7 @@ class ControllerActor:
             Environments(order.servers_env, order.workers_env),
             ray.get_runtime_context().current_actor,
         )
+        self._facts = Facts(self._spec, self._crew)
         self._started_s = time.time()
         self._state, self._reason = JobState.PENDING, "it has just been submitted"
         self._stop: tuple[str, float] | None = None
@@ -97,7 +99,6 @@ class ControllerActor:
         self._save_lock = threading.Lock()
         self._stop_told, self._stops_with_checkpoint = False, True
         self._ended = threading.Event()
-        self._run_facts: dict[str, dict[str, Any]] = {}
         if self._folder.size("status.json") is not None:
             self._remember()
         threading.Thread(target=self._loop, name="controller", daemon=True).start()
@@ -107,17 +108,6 @@ class ControllerActor:
     @ray.method(concurrency_group="ask")
     def status(self) -> dict[str, Any]:
         """Return where the job is and what really runs."""
-        members = self._crew.members
-        workers = {
-            name: {
-                "node": member.hello.node if member.hello else None,
-                "node_id": member.hello.node_id if member.hello else None,
-                "pid": member.hello.pid if member.hello else None,
-                "life": member.seen.life.value,
-                **self._run_facts.get(name, {}),
-            }
-            for name, member in sorted(members.items())
-        }
         return {
             "job": self._order.job,
             "name": self._spec.name,
@@ -127,8 +117,8 @@ class ControllerActor:
             "steps": self._spec.budget.steps,
             "knobs": msgspec.to_builtins(self._knobs),
             "metrics": dict(self._journal.latest),
-            "actors": workers,
-            "runs": self._runs(),
+            "actors": self._facts.of_actors(),
+            "runs": self._facts.of_job(),
             "path": self._order.folder,
             "checkpoint": self._checkpoint,
             "checkpoints": completed(self._folder),
@@ -235,7 +225,7 @@ class ControllerActor:
                 self._journal.flush()
             except OSError as error:
                 logger.warning("the journal could not be written now: %s", error)
-            self._look_closer()
+            self._facts.look()
 
     def _tell_stop(self) -> None:
         """Tell the coordinator, once it can be told, that somebody wants the job to end."""
@@ -384,7 +374,7 @@ class ControllerActor:
     def _end(self, state: JobState, reason: str) -> None:
         """Clear up first, then say so: whoever reads the last state finds nothing left behind."""
         with contextlib.suppress(Exception):
-            self._look_closer()
+            self._facts.look()
         with contextlib.suppress(Exception):
             self._crew.dismiss_all()
         try:
@@ -412,36 +402,7 @@ class ControllerActor:
             "members": sorted(self._members),
             "leaving": sorted(self._leaving),
             "stop": self._stop[0] if self._stop is not None else None,
-            "runs": self._runs(),
-        }
-
-    def _look_closer(self) -> None:
-        """Ask the workers what really runs there."""
-        calls = {
-            name: member.actor.facts.remote()
-            for name, member in self._crew.members.items()
-            if member.introduced and member.seen.life in (Life.ALIVE, Life.GONE)
-        }
-        if calls:
-            ready, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=1.0)
-            for name, call in calls.items():
-                if call in ready:
-                    with contextlib.suppress(RayError):
-                        self._run_facts[name] = ray.get(call)
-
-    def _runs(self) -> dict[str, Any]:
-        """What the job really runs with, beside what it asked for."""
-        strategy, compression = self._spec.strategy, self._spec.compression
-        return {
-            "link": self._crew.link,
-            "link_reason": self._crew.link_reason,
-            "push": compression.push.kind,
-            "pull": compression.pull.kind,
-            "error_feedback": compression.error_feedback,
-            "decides_ahead": strategy.decides_ahead,
-            "shards_in": self._spec.scale.shards_in,
-            "devices": sorted({facts["device"] for facts in self._run_facts.values() if "device" in facts}),
-            "actors": dict(self._run_facts),
+            "runs": self._facts.of_job(),
         }
 
     def _remember(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError
 from ray.util.placement_group import (
     PlacementGroup,
     get_placement_group,
@@ -20,13 +20,13 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from actors.coordinator import CoordinatorActor
-from actors.core_actor import Assignment, Hello, Outcome
-from actors.link.base import Contact
-from actors.link.direct import sweep
+from actors.core_actor import Assignment
+from actors.meeting import check_newcomers, choose_link
+from actors.member import Member, clear, sweep_after
 from actors.packages import Environments
 from actors.shard import ShardActor
 from actors.worker import WorkerActor
-from raysync.control.placing import Shortage, place
+from raysync.control.placing import Shortage, place, seat_servers
 from raysync.control.reconcile import ActorSeen, Life
 from raysync.engine import messages as m
 from raysync.spec import JobSpec
@@ -37,57 +37,7 @@ Place = tuple[str, PlacementGroup]
 NAMESPACE = "raysync"
 CONTROLLER = "controller"
 _RESERVE_S = 5.0
-_PROBE_S = 5.0
 _INTRODUCE_S = 60.0
-_HALT_S = 12.0
-
-
-class Member:
-    """One actor, what it said of itself, and how it is."""
-
-    def __init__(self, addresses: tuple[str, ...], actor: Any, node: str | None, group: PlacementGroup | None) -> None:
-        self.addresses, self.actor, self.node, self.group = addresses, actor, node, group
-        self.hello: Hello | None = None
-        self.introduced = False
-        self.calls: dict[Any, str] = {actor.hello.remote(): "hello", actor.wait.remote(): "wait"}
-        """Answers still to come."""
-        self.seen = ActorSeen(Life.STARTING)
-
-    @classmethod
-    def lost(cls, address: str) -> Member:
-        """Return a member that was gone before anybody could watch it."""
-        member = cls.__new__(cls)
-        member.addresses, member.actor, member.node, member.group = (address,), None, None, None
-        member.hello, member.introduced, member.calls = None, False, {}
-        member.seen = ActorSeen(Life.DEAD, "it was gone when the controller came back")
-        return member
-
-    @property
-    def name(self) -> str:
-        """The address of its first core."""
-        return self.addresses[0]
-
-    @property
-    def contact(self) -> Contact:
-        """How it is reached."""
-        return Contact(self.actor, self.hello.endpoint if self.hello is not None else None)
-
-    def answered(self, call: Any) -> None:
-        """Take in an answer, or the way it failed."""
-        kind = self.calls.pop(call)
-        try:
-            answer = ray.get(call)
-        except RayTaskError as error:
-            self.seen = ActorSeen(Life.FAILED, str(error.cause) if error.cause is not None else str(error))
-        except RayActorError as error:
-            self.seen = _died(error)
-        except RayError as error:  # a runtime environment that cannot be made, for one
-            self.seen = ActorSeen(Life.FAILED, str(error))
-        else:
-            if kind == "hello":
-                self.hello = answer
-            else:
-                self.seen = _ended(answer)
 
 
 class Crew:
@@ -159,18 +109,13 @@ class Crew:
         workers = sorted(workers)
         self.next_worker = max(self.next_worker, *(worker + 1 for worker in workers))
         self._base = msgspec.structs.replace(self._base, resume=resume, elapsed_s=elapsed_s)
-        scale, nodes = self._spec.scale, [node for node, _ in places]
-        in_workers = scale.shards_in == "workers"
-        guests = {
-            worker: tuple(m.shard_address(s) for s in range(scale.shards) if in_workers and s % len(workers) == index)
-            for index, worker in enumerate(workers)
-        }
-        for worker, (node, group) in zip(workers, places, strict=True):
-            self._make_worker(worker, node, group, guests[worker])
-        self._make_server(CoordinatorActor, (m.COORDINATOR,), nodes[0])  # never on a node that trains nothing
-        for shard in range(0 if in_workers else scale.shards):
-            # Beside the workers, in turn: what a shard and a worker of one node say to each other stays there.
-            self._make_server(ShardActor, (m.shard_address(shard),), nodes[shard % len(nodes)])
+        scale = self._spec.scale
+        seats = seat_servers([node for node, _ in places], scale.shards, scale.shards_in)
+        for worker, (node, group), guests in zip(workers, places, seats.guests, strict=True):
+            self._make_worker(worker, node, group, tuple(m.shard_address(shard) for shard in guests))
+        self._make_server(CoordinatorActor, (m.COORDINATOR,), seats.coordinator)
+        for shard, node in seats.shards.items():
+            self._make_server(ShardActor, (m.shard_address(shard),), node)
 
     def add_worker(self) -> str | None:
         """Start one more worker; return why not, if not."""
@@ -244,57 +189,18 @@ class Crew:
             return []
         book = {address: member.contact for member in present for address in member.addresses}
         if self.link is None:
-            chosen = self._choose_link(present, book)
+            chosen = choose_link(self._spec.transport, present, book)
             if chosen is None:
                 return []
             self.link, self.link_reason = chosen
         elif self.link == "direct":
-            self._check_newcomers(fresh, book)
+            check_newcomers(fresh, book)
         calls = [member.actor.introduce.remote(self.link, book) for member in present]
         ray.wait(calls, num_returns=len(calls), timeout=_INTRODUCE_S)
         for member in fresh:
             member.introduced = True
             member.seen = ActorSeen(Life.ALIVE) if member.seen.life is Life.STARTING else member.seen
         return fresh
-
-    def _choose_link(self, present: list[Member], book: dict[str, Contact]) -> tuple[str, str] | None:
-        wish = self._spec.transport
-        if wish == "ray":
-            return "ray", "the job asks for it"
-        without = [found for found in present if found.hello is not None and found.hello.endpoint is None]
-        if without and without[0].hello is not None:
-            problem = f"{without[0].name} has no direct link: {without[0].hello.endpoint_problem}"
-        else:
-            calls = [member.actor.probe.remote(_peers(member, book), _PROBE_S) for member in present]
-            try:
-                missing = [
-                    f"{member.name} cannot reach {unreached[0]}"
-                    for member, unreached in zip(present, ray.get(calls, timeout=_PROBE_S + 20), strict=True)
-                    if unreached
-                ]
-            except RayActorError:
-                return None  # somebody has just died: look again
-            except (GetTimeoutError, RayError) as error:
-                missing = [f"the probe failed: {type(error).__name__}"]
-            if not missing:
-                return "direct", "the job asks for it" if wish == "direct" else "a probe reached everybody"
-            problem = missing[0]
-        if wish == "direct":
-            for member in present:
-                member.seen = ActorSeen(Life.FAILED, f"transport: direct cannot be had: {problem}; set transport: auto")
-            return "direct", problem
-        return "ray", f"direct does not work: {problem}"
-
-    def _check_newcomers(self, fresh: list[Member], book: dict[str, Contact]) -> None:
-        for member in fresh:
-            try:
-                unreached = ray.get(member.actor.probe.remote(_peers(member, book), _PROBE_S), timeout=_PROBE_S + 20)
-            except RayActorError:
-                continue  # its `wait` tells of its death
-            except (GetTimeoutError, RayError) as error:
-                unreached = [f"anybody ({type(error).__name__})"]
-            if unreached:
-                member.seen = ActorSeen(Life.FAILED, f"its direct link cannot reach {unreached[0]}")
 
     # Ending
 
@@ -303,8 +209,8 @@ class Crew:
         member = self.members.pop(name, None)
         if member is None:
             return
-        _sweep([member], list(self.members.values()))
-        _clear([member])
+        sweep_after([member], list(self.members.values()))
+        clear([member])
         for other in self.members.values():
             if other.introduced:
                 other.actor.introduce.remote(self.link, {}, member.addresses)
@@ -312,8 +218,8 @@ class Crew:
     def dismiss_all(self) -> None:
         """Clear everybody away."""
         members, self.members = list(self.members.values()), {}
-        _sweep(members, members)
-        _clear(members)
+        sweep_after(members, members)
+        clear(members)
 
     def adopt(self) -> None:
         """Take over actors that are already there: the controller itself was restarted."""
@@ -367,55 +273,3 @@ def clear_leftovers(job: str) -> None:
         if entry["name"].startswith(f"{job}:") and entry["state"] != "REMOVED":
             with contextlib.suppress(ValueError):
                 remove_placement_group(get_placement_group(entry["name"]))
-
-
-def _sweep(members: list[Member], neighbours: list[Member]) -> None:
-    """Have what killed members left on their nodes removed by whoever lives there."""
-    here = ray.get_runtime_context().get_node_id()
-    for member in members:
-        if member.seen.life is not Life.DEAD or member.hello is None or member.hello.endpoint is None:
-            continue
-        if member.hello.node_id == here:
-            sweep(member.hello.endpoint)
-            continue
-        for other in neighbours:
-            if other.seen.life is Life.ALIVE and other.hello and other.hello.node_id == member.hello.node_id:
-                other.actor.sweep.remote(member.hello.endpoint)
-                break
-
-
-def _clear(members: list[Member]) -> None:
-    alive = [member for member in members if member.seen.life is not Life.DEAD]
-    halts = [member.actor.halt.remote() for member in alive]
-    if halts:
-        ray.wait(halts, num_returns=len(halts), timeout=_HALT_S)
-    for member in members:
-        if member.actor is not None:
-            ray.kill(member.actor, no_restart=True)
-        if member.group is not None:
-            remove_placement_group(member.group)
-
-
-def _peers(member: Member, book: dict[str, Contact]) -> dict[str, Contact]:
-    """Return whom a member talks to: workers to servers and servers to everybody."""
-    kinds = ("shard/", m.COORDINATOR) if member.name.startswith("worker/") else ("worker/", "shard/", m.COORDINATOR)
-    if any(address.startswith("shard/") for address in member.addresses):
-        kinds = ("worker/", "shard/", m.COORDINATOR)
-    return {
-        address: contact
-        for address, contact in book.items()
-        if address.startswith(kinds) and address not in member.addresses
-    }
-
-
-def _died(error: RayActorError) -> ActorSeen:
-    first = next((line for line in str(error).splitlines() if "died" in line or "exit" in line.lower()), str(error))
-    if "ModuleNotFoundError" in str(error) or "creation task" in str(error):
-        return ActorSeen(Life.FAILED, str(error))
-    return ActorSeen(Life.DEAD, first.strip()[:300])
-
-
-def _ended(outcome: Outcome) -> ActorSeen:
-    if outcome.kind == "failed":
-        return ActorSeen(Life.FAILED, outcome.traceback or "")
-    return ActorSeen(Life.GONE)

@@ -1,8 +1,8 @@
-"""Where workers go: a pure function from free resources to one node per worker, or to what is missing."""
+"""Where a job's actors go: pure functions from free resources to a node for each, or to what is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 Resources = Mapping[str, float]
@@ -39,6 +39,30 @@ def place(
         room[node] -= 1
         crowd[node] += 1
     return chosen
+
+
+class Seats(NamedTuple):
+    """Where coordinator and shards go."""
+
+    coordinator: str
+    """A node that trains: one that does not may be far from all of them."""
+    shards: dict[int, str]
+    """The node of each shard that is an actor of its own."""
+    guests: list[tuple[int, ...]]
+    """The shards inside each worker's process."""
+
+
+def seat_servers(nodes: Sequence[str], num_shards: int, shards_in: Literal["actors", "workers"]) -> Seats:
+    """Return where coordinator and shards go, given the node of each worker.
+
+    Shards go beside the workers, or into them, in turn: what a shard and a worker of one node say to each other stays
+    there.
+    """
+    turns = [shard % len(nodes) for shard in range(num_shards)]
+    if shards_in == "workers":
+        guests = [tuple(shard for shard in range(num_shards) if turns[shard] == worker) for worker in range(len(nodes))]
+        return Seats(nodes[0], {}, guests)
+    return Seats(nodes[0], {shard: nodes[turn] for shard, turn in enumerate(turns)}, [()] * len(nodes))
 
 
 def _fits(demand: Resources, free: Resources) -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysync.control.placing import Shortage, place
+from raysync.control.placing import Shortage, place, seat_servers
 from raysync.control.reconcile import Act, ActorSeen, Life, Seen, StopAsked, reconcile
 from raysync.control.states import JobState
 
@@ -181,3 +181,12 @@ def test_placing_never_overfills_and_gives_up_only_when_it_must(
     else:
         assert len(placed) == count
         assert all(placed.count(node) <= room[node] for node in placed)
+
+
+def test_shards_sit_beside_or_inside_the_workers_in_turn() -> None:
+    nodes = ["a", "b", "a"]
+    beside = seat_servers(nodes, 4, "actors")
+    assert beside == ("a", {0: "a", 1: "b", 2: "a", 3: "a"}, [(), (), ()])
+    inside = seat_servers(nodes, 2, "workers")
+    assert inside == ("a", {}, [(0,), (1,), ()])
+    assert seat_servers(["b"], 3, "workers").guests == [(0, 1, 2)]
