@@ -40,18 +40,21 @@ class NoLink(RaysyncError, ConnectionError):
         return f"attach needs the direct link, and there is none at {self.problem}"
 
 
+_JOIN_REMEDY = (
+    "Is it running there (ray start --head) and is this the cluster's token "
+    "(RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token)?"
+)
+
+
 class NoCluster(RaysyncError, ConnectionError):
     """A Ray cluster that cannot be joined."""
 
-    def __init__(self, address: str, problem: str) -> None:
-        super().__init__(address, problem)
-        self.address, self.problem = address, problem
+    def __init__(self, address: str, problem: str, remedy: str = _JOIN_REMEDY) -> None:
+        super().__init__(address, problem, remedy)
+        self.address, self.problem, self.remedy = address, problem, remedy
 
     def __str__(self) -> str:
-        return (
-            f"could not join the Ray cluster at {self.address}: {self.problem}. Is it running there (ray start --head) "
-            "and is this the cluster's token (RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token)?"
-        )
+        return f"could not join the Ray cluster at {self.address}: {self.problem}. {self.remedy}".rstrip()
 
 
 class JobFailed(RaysyncError, RuntimeError):

@@ -19,7 +19,7 @@ from actors.crew import NAMESPACE
 from actors.errors import NoCluster
 from actors.job import Job, submit
 from actors.result import Result
-from raysync.ports import Record
+from raysync.ports import Record, check_ray_address
 from raysync.spec import JobSpec
 
 STORAGE = Path("~/raysync_results")
@@ -74,6 +74,10 @@ def fit(
 
 def join(address: str) -> None:
     """Join a cluster, or say what stands in the way."""
+    try:
+        check_ray_address(address)
+    except ValueError as error:
+        raise NoCluster(address, str(error), remedy="") from None
     try:
         ray.init(address=address, namespace=NAMESPACE, **_QUIET)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:

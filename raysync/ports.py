@@ -130,3 +130,13 @@ def raised(answer: Answer) -> RaysyncError:
 def _known(name: str) -> type[RaysyncError] | None:
     found = getattr(errors, name, None)
     return found if isinstance(found, type) and issubclass(found, RaysyncError) else None
+
+
+def check_ray_address(address: str) -> str:
+    """Return the address of a cluster, or raise `ValueError` if it is one nobody can launch jobs through."""
+    if address.startswith("ray://"):
+        raise ValueError(
+            "Ray's client protocol (ray://) does not carry jobs that bring their own code; make this machine a node, "
+            "ray start --address=HEAD:6379 --num-cpus=0, and give HEAD:6379 as the address"
+        )
+    return address

@@ -6,10 +6,12 @@ import os
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from raysync.ports import check_ray_address
 
 DEFAULT_PORT = 8420
 MEBIBYTE = 1 << 20
@@ -28,7 +30,7 @@ class Settings(BaseSettings):
     """A database URL; None is a SQLite file in `data`."""
     storage: str = "~/raysync_results"
     """Where the folders of jobs go: a path all nodes see, or a URI."""
-    ray_address: str | None = None
+    ray_address: Annotated[str, AfterValidator(check_ray_address)] | None = None
     """A cluster to join; None starts a Ray of the service's own on this machine."""
     num_cpus: int = Field(default_factory=lambda: max(8, os.cpu_count() or 1), ge=1)
     """How many CPUs a Ray of the service's own offers to jobs."""

@@ -106,4 +106,4 @@ def read_settings(given: dict[str, Any]) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]).replace("_", "-") if first["loc"] else "settings"
-        raise typer.BadParameter(f"--{name}: {first['msg']}") from None
+        raise typer.BadParameter(f"--{name}: {first['msg'].removeprefix('Value error, ')}") from None

@@ -5,8 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from actors.errors import NoCluster
+from actors.fit import join
 from raysync import errors
-from raysync.ports import Answer, failed, raised
+from raysync.ports import Answer, check_ray_address, failed, raised
+from service.settings import Settings
 
 
 def carried(error: Exception) -> errors.RaysyncError:
@@ -42,3 +45,11 @@ def test_other_errors_arrive_as_words(error: Exception) -> None:
 @pytest.mark.parametrize("name", ["Problem", "annotations", "NamedTuple", "__loader__", "nonsense", ""])
 def test_a_name_that_is_no_error_makes_none(name: str) -> None:
     assert isinstance(raised(Answer(1, None, name or "x", ("text",))), errors.RuntimeFailed)
+
+
+def test_a_ray_client_address_is_refused_everywhere_and_says_what_to_do() -> None:
+    assert Settings(ray_address="10.0.0.1:6379").ray_address == check_ray_address("10.0.0.1:6379") == "10.0.0.1:6379"
+    with pytest.raises(ValueError, match="ray start --address"):
+        Settings(ray_address="ray://10.0.0.1:10001")
+    with pytest.raises(NoCluster, match="num-cpus=0"):
+        join("ray://10.0.0.1:10001")
