@@ -57,6 +57,16 @@ class NoCluster(RaysyncError, ConnectionError):
         return f"could not join the Ray cluster at {self.address}: {self.problem}. {self.remedy}".rstrip()
 
 
+class NotConnected(RaysyncError, RuntimeError):
+    """A job was to be started or found, and this process is connected to no Ray."""
+
+    def __str__(self) -> str:
+        return (
+            "this process is not connected to a Ray: call ray.init(address=...) first ('local' starts one), or use "
+            "fit(), which starts or joins one by itself"
+        )
+
+
 class JobFailed(RaysyncError, RuntimeError):
     """A job that ended without a result; `cause` is the traceback or the sentence that explains it."""
 

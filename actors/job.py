@@ -12,18 +12,19 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from actors.controller import ControllerActor, JobOrder
 from actors.crew import CONTROLLER, NAMESPACE
-from actors.errors import JobFailed
+from actors.errors import JobFailed, NotConnected
 from actors.packages import prepare
 from actors.result import Result
 from actors.storage import Folder, read_manifest
 from actors.versions import this_code
 from raysync.control.states import JobState
-from raysync.errors import CheckpointError
+from raysync.errors import CheckpointError, NotRunning
 from raysync.knobs import Knobs
 from raysync.ports import Record
 from raysync.spec import JobSpec, check_runnable, parse_spec
 
 _ANSWER_S = 90.0
+_STEERABLE = (JobState.RUNNING, JobState.PAUSED, JobState.RESIZING)
 _FREE_TO_CHANGE = {"name", "budget", "checkpoint", "eval_every", "transport"}
 _FREE_IN_SCALE = {"cpus_per_worker", "gpus_per_worker", "placement", "shards_in", "min_workers", "max_workers"}
 """What may differ from the job a checkpoint was taken of."""
@@ -84,6 +85,21 @@ class Job:
         """End the job in good order, leaving a checkpoint; by force after the bound."""
         self._ask("stop", reason, checkpoint, force_after_s)
 
+    def wait_running(self, timeout_s: float = 300.0) -> bool:
+        """Wait until the job trains and can be steered; return whether it does, or has ended instead.
+
+        Raises `NotRunning` with the reason it still waits for after the bound.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            status = self.status()
+            state = JobState(status["state"])
+            if state in _STEERABLE or state.is_terminal:
+                return not state.is_terminal
+            if time.monotonic() > deadline_s:
+                raise NotRunning(self.id, state.value, status["reason"])
+            time.sleep(0.2)
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the job's end; return whether it has come."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -137,6 +153,7 @@ def submit(
     resume_from: str | None = None,
 ) -> Job:
     """Start a job on the Ray this process is connected to and return at once."""
+    _check_connected()
     check_runnable(spec)
     job = job or f"{spec.name}-{secrets.token_hex(4)}"
     folder = Folder(f"{storage_path.rstrip('/')}/{job}")
@@ -156,7 +173,14 @@ def submit(
 
 def find(job: str) -> Job:
     """Return a job that runs on this Ray, by its id; raise `ValueError` if there is none."""
+    _check_connected()
     return Job(job, ray.get_actor(f"{job}:{CONTROLLER}", namespace=NAMESPACE))
+
+
+def _check_connected() -> None:
+    """Ray would connect by itself to the last cluster it remembers, and wait for one that is gone."""
+    if not ray.is_initialized():
+        raise NotConnected
 
 
 def check_resumable(spec: JobSpec, path: str) -> JobSpec:

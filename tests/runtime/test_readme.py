@@ -1,0 +1,49 @@
+"""README's job and README's Python, as they stand there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def job_yaml(folder: Path) -> Path:
+    """Write README's job.yaml."""
+    path = folder / "job.yaml"
+    path.write_text(next(block for block in re.findall(r"```yaml\n(.*?)```", README, re.S) if "# job.yaml" in block))
+    return path
+
+
+def test_without_a_ray_it_says_so_at_once(tmp_path: Path) -> None:
+    """Ray by itself would wait for the last cluster it remembers, for ever."""
+    code = (
+        "from actors import submit; from raysync.spec import read_spec; "
+        f"submit(read_spec({str(job_yaml(tmp_path))!r}), storage_path={str(tmp_path)!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert "ray.init(address=...)" in done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(240)
+def test_the_python_of_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
+    job_yaml(tmp_path)
+    code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "submit(" in block)
+    env = {
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=220
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"0\.9\d+ direct", done.stdout)
