@@ -45,12 +45,21 @@ class CoordinatorSeat:
 
     done = False
 
-    def __init__(self, spec: JobSpec, folder: Folder, saved: dict[str, Any] | None, elapsed_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        folder: Folder,
+        saved: dict[str, Any] | None,
+        elapsed_s: float = 0.0,
+        is_new_job: bool = False,
+    ) -> None:
         self._folder, self._spec = folder, spec
         self._started_s = time.monotonic() - elapsed_s
         self.core = Coordinator(spec, keep=self._keep)
         if saved is not None:
             self.core.load_state_dict(saved)
+            if is_new_job and self.core.board.paused:  # it was stopped while it paused; nobody resumes it to wait
+                self.core.board.turn({"pause": False}, None, self.core.next_step)
         self._resumes = saved is not None
         self._advanced_s = 0.0
         self.checkpoint: int | None = None
@@ -130,7 +139,8 @@ class CoordinatorActor(CoreActor):
     def seats(self) -> dict[str, Seat]:
         """Build the coordinator."""
         saved = self._saved(m.COORDINATOR)
-        self._seat = CoordinatorSeat(self.spec, self.folder, saved, self.assignment.elapsed_s)
+        is_new_job = not (self.assignment.resume or "").startswith(f"{self.assignment.folder}/")
+        self._seat = CoordinatorSeat(self.spec, self.folder, saved, self.assignment.elapsed_s, is_new_job)
         self._built.set()
         return {m.COORDINATOR: self._seat}
 

@@ -96,6 +96,11 @@ class Coordinator:
         """Whether the job has ended and every worker has said farewell."""
         return self._final_seen and self.membership.all_parted
 
+    @property
+    def steps_made(self) -> int:
+        """How many steps have been decided on."""
+        return max(self.gate.clocks.values(), default=-1) + 1 if self._asynchronous else self.next_step
+
     # What the host calls
 
     def handle(self, message: m.Message, now_s: float = 0.0) -> list[m.Send]:
@@ -385,7 +390,7 @@ class Coordinator:
     def _on_farewell(self, farewell: m.Farewell) -> list[m.Send]:
         self._final_seen = self._final_seen or farewell.finished
         if self.membership.part(farewell.worker) and farewell.metrics:
-            self.log.add("metrics", self.spec.budget.steps, self.knobs.version, farewell.metrics, farewell.worker)
+            self.log.add("metrics", self.steps_made, self.knobs.version, farewell.metrics, farewell.worker)
         return [m.Send(m.worker_address(farewell.worker), m.Goodbye())]
 
     def _change_view(
@@ -445,6 +450,7 @@ class Coordinator:
             self.log.add("snapshot", self.next_step, self.knobs.version, data)
             state = self.state_dict()
             state["membership"]["joining"] = {}  # who is only on the way in is not part of the checkpoint
+            state["own"]["_stop_reason"] = None  # nor is the wish to end: whoever goes on from here goes on
             self._keep(part.snapshot, m.COORDINATOR, state)
 
     # State

@@ -48,6 +48,28 @@ def test_restored_job_continues_bit_for_bit(name: str, optimizer: str) -> None:
         assert [_story(event) for event in later] == [_story(event) for event in restored.events]
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_a_stopped_job_goes_on_as_if_it_had_never_been_stopped(name: str) -> None:
+    spec = job(EVERY[name], scale={"shards": 2})
+    whole = Simulation(spec, workload=workload(spec))
+    whole.run()
+    stopped = Simulation(spec, workload=workload(spec))
+
+    def stop() -> None:
+        stopped.tell(m.TakeSnapshot())
+        stopped.tell(m.Stop(reason="interrupted"))
+
+    stopped.after(0.3, stop)
+    stopped.run()
+    last = max(event.step for event in stopped.events)
+    assert last < spec.budget.steps, "it must not claim steps it has not made"
+    (number,) = stopped.snapshots
+    restored = Simulation.restore(spec, stopped.snapshots[number], workload=workload(spec))
+    restored.run()
+    assert torch.equal(final_vector(whole), final_vector(restored))
+    assert max(event.step for event in restored.events) == spec.budget.steps
+
+
 def test_checkpoints_come_every_so_many_rounds() -> None:
     spec = job({"kind": "local_sgd", "sync_every": 2}, checkpoint={"every_rounds": 4})
     simulation = Simulation(spec, workload=workload(spec))

@@ -65,6 +65,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path: Path) -> None:
     result = json.loads(rest.splitlines()[-1])
     assert process.returncode == 130, errors
     assert (result["state"], result["reason"]) == ("STOPPED", "interrupted")
+    assert all(json.loads(line).get("step", 0) < 100_000 for line in rest.splitlines()[1:])
     step = read_manifest(Folder(result["checkpoint"]))["step"]
     assert step > 20
 
@@ -73,6 +74,10 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     assert "SUCCEEDED" in answer.stdout
     assert "model" in answer.stdout
+    (events,) = [path for path in storage.glob("*/events.jsonl") if str(path.parent) not in result["checkpoint"]]
+    records = [json.loads(line) for line in events.read_text().splitlines()]
+    trained = {record["step"] for record in records if record["kind"] == "metrics" and record["worker"] is None}
+    assert trained == {*range(step + 1, step + 30)}, "it must really go on, not end where it was stopped"
 
 
 def test_a_plain_run_shows_what_happens(tmp_path: Path) -> None:
