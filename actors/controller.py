@@ -297,7 +297,7 @@ class ControllerActor:
         )
 
     def _act(self, action: Action) -> None:
-        logger.info("%s %s", action.act.value, "" if action.worker is None else f"worker {action.worker}")
+        logger.info("%s", action.act.value if action.worker is None else f"{action.act.value} worker {action.worker}")
         name = "" if action.worker is None else m.worker_address(action.worker)
         match action.act:
             case Act.LAUNCH:
@@ -355,6 +355,8 @@ class ControllerActor:
         return time.time() - self._started_s
 
     def _enter(self, state: JobState, reason: str) -> None:
+        if state is self._state and reason != self._reason:
+            self._journal.note("reason", {"state": state.value, "reason": reason}, self._now_s)
         if state is not self._state:
             logger.info("%s: %s", state.value, reason)
             self._journal.note(

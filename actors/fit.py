@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,13 +18,15 @@ from ray.exceptions import RayError
 
 from actors.crew import NAMESPACE
 from actors.errors import NoCluster
-from actors.job import Job, submit
+from actors.job import Job, check_order, submit
 from actors.result import Result
 from raysync.ports import Record, check_ray_address
 from raysync.spec import JobSpec
 
 STORAGE = Path("~/raysync_results")
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+
+_KNOCK_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +55,12 @@ def fit(
     Ctrl-C stops the job in good order and leaves a checkpoint; a second one ends it at once.
 
     """
+    storage_path = storage_path or str(STORAGE.expanduser())
+    check_order(spec, storage_path, runtime_env, resume_from)
     with connected(spec):
         job = submit(
             spec,
-            storage_path=storage_path or str(STORAGE.expanduser()),
+            storage_path=storage_path,
             runtime_env=runtime_env,
             ship_code=ship_code,
             resume_from=resume_from,
@@ -78,10 +83,22 @@ def join(address: str) -> None:
         check_ray_address(address)
     except ValueError as error:
         raise NoCluster(address, str(error), remedy="") from None
+    _knock(address)
     try:
         ray.init(address=address, namespace=NAMESPACE, **_QUIET)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise NoCluster(address, str(error).strip().splitlines()[0]) from error
+
+
+def _knock(address: str) -> None:
+    """Raise at once if nobody listens there: Ray itself would try for minutes, and not be interrupted."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # 'auto', or a name Ray knows
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+    except OSError as error:
+        raise NoCluster(address, f"nobody answers there ({error.strerror or error})") from error
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from actors.controller import ControllerActor, JobOrder
 from actors.crew import CONTROLLER, NAMESPACE
 from actors.errors import JobFailed, NotConnected
-from actors.packages import prepare
+from actors.packages import check_environment, prepare
 from actors.result import Result
 from actors.storage import Folder, read_manifest
 from actors.versions import this_code
@@ -154,12 +154,10 @@ def submit(
 ) -> Job:
     """Start a job on the Ray this process is connected to and return at once."""
     _check_connected()
-    check_runnable(spec)
+    check_order(spec, storage_path, runtime_env, resume_from)
     job = job or f"{spec.name}-{secrets.token_hex(4)}"
     folder = Folder(f"{storage_path.rstrip('/')}/{job}")
-    if resume_from is not None:
-        resume_from = Folder(resume_from).uri
-        check_resumable(spec, resume_from)
+    resume_from = Folder(resume_from).uri if resume_from is not None else None
     servers_env, workers_env = prepare(runtime_env, ship_code)
     text = spec.model_dump_json()
     order = JobOrder(job, text, secrets.token_bytes(32), this_code(), folder.uri, servers_env, workers_env, resume_from)
@@ -175,6 +173,17 @@ def find(job: str) -> Job:
     """Return a job that runs on this Ray, by its id; raise `ValueError` if there is none."""
     _check_connected()
     return Job(job, ray.get_actor(f"{job}:{CONTROLLER}", namespace=NAMESPACE))
+
+
+def check_order(
+    spec: JobSpec, storage_path: str, runtime_env: dict[str, Any] | None = None, resume_from: str | None = None
+) -> None:
+    """Raise whatever can be told without a Ray to be wrong with a job that is about to be submitted."""
+    check_runnable(spec)
+    check_environment(dict(runtime_env or {}))
+    if resume_from is not None:
+        check_resumable(spec, resume_from)
+    Folder(storage_path).make()
 
 
 def _check_connected() -> None:

@@ -26,7 +26,7 @@ class Environments(NamedTuple):
 def prepare(runtime_env: dict[str, Any] | None, ship_code: bool) -> Environments:
     """Check the user's environment, upload what is local, return one environment per kind of actor; Ray must run."""
     asked = dict(runtime_env or {})
-    _check(asked)
+    check_environment(asked)
     own = [str(Path(raysync.__file__).parent), str(Path(__file__).parent)] if ship_code else []
     servers = _upload({"py_modules": own}) if own else {}
     if own:
@@ -34,15 +34,19 @@ def prepare(runtime_env: dict[str, Any] | None, ship_code: bool) -> Environments
     return Environments(servers, _upload(asked) if asked else {})
 
 
-def _check(env: dict[str, Any]) -> None:
+def check_environment(env: dict[str, Any]) -> None:
+    """Raise `SpecError` if an environment cannot be what it should; needs no Ray."""
     unknown = sorted(set(env) - set(ALLOWED))
     if unknown:
         raise SpecError((Problem(f"runtime_env.{unknown[0]}", env[unknown[0]], f"known here: {', '.join(ALLOWED)}"),))
+    for module in env.get("py_modules", []):
+        if "://" not in str(module) and not Path(str(module)).exists():
+            raise SpecError((Problem("runtime_env.py_modules", str(module), "there is no such package or file"),))
     folder = env.get("working_dir")
     if folder is None or "://" in str(folder):
         return
     path = Path(str(folder))
-    if not path.exists():
+    if not path.is_dir() and path.suffix not in (".zip", ".jar"):
         raise SpecError((Problem("runtime_env.working_dir", str(folder), "there is no such folder"),))
     hidden = [name for name in _OWN if (path / name).is_dir() or (path / f"{name}.py").is_file()]
     if hidden:

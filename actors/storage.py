@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from pyarrow import fs
 
 from raysync.engine.messages import COORDINATOR
-from raysync.errors import CheckpointError
+from raysync.errors import CheckpointError, StorageError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -46,6 +47,13 @@ class Folder:
     def at(self, name: str) -> Folder:
         """Return a folder inside this one."""
         return Folder(f"{self.uri.rstrip('/')}/{name}")
+
+    def make(self) -> None:
+        """Make the folder, or say why it cannot be."""
+        try:
+            self.filesystem.create_dir(self.path, recursive=True)
+        except (pa.ArrowException, OSError) as error:
+            raise StorageError(self.uri, str(error).strip().splitlines()[0]) from error
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Write a file; readers see the old one or the new one."""
@@ -93,7 +101,10 @@ class Folder:
 def resolve(uri: str) -> tuple[fs.FileSystem, str]:
     """Return the file system and the path on it that a URI or a local path stands for."""
     if "://" in uri:
-        filesystem, path = fs.FileSystem.from_uri(uri)
+        try:
+            filesystem, path = fs.FileSystem.from_uri(uri)
+        except (pa.ArrowException, OSError) as error:
+            raise StorageError(uri, str(error).strip().splitlines()[0]) from error
         return filesystem, path
     return fs.LocalFileSystem(), str(Path(uri).expanduser().absolute())
 

@@ -17,7 +17,8 @@ class Problem(NamedTuple):
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.field}: got {self.value!r}; {self.remedy}"
+        given = f"got {self.value!r}; " if self.value is not None else ""
+        return f"{self.field}: {given}{self.remedy}"
 
 
 class SpecError(RaysyncError, ValueError):
@@ -107,6 +108,17 @@ class NotRunning(RaysyncError, RuntimeError):
 
     def __str__(self) -> str:
         return f"job {self.job} is {self.state}: {self.reason}; try again once it runs"
+
+
+class StorageError(RaysyncError, OSError):
+    """A place for a job's folder that cannot be used."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path, self.problem = path, problem
+
+    def __str__(self) -> str:
+        return f"storage {self.path}: {self.problem}; give a folder you may write to, or a URI such as s3://bucket/x"
 
 
 class CheckpointError(RaysyncError, ValueError):

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
+
+_WIDE = 110
+"""From so many columns on there is room for a bar."""
 
 
 class ProgressLine:
@@ -15,15 +20,16 @@ class ProgressLine:
     def __init__(self, name: str, steps: int, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(10),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.description}", table_column=Column(max_width=24, no_wrap=True, overflow="ellipsis")),
+            *([BarColumn(10)] if self._console.width >= _WIDE else []),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=self._console,
             transient=False,
+            expand=True,  # so that it is the note that gives way where there is little room
         )
         self._task = self._progress.add_task(name, total=steps, note="waiting")
         self._latest: dict[str, float] = {}
@@ -41,9 +47,13 @@ class ProgressLine:
         if kind == "metrics":
             self._latest.update(data)
             self._progress.update(self._task, completed=min(step + 1, self._steps), note=summary(self._latest))
+        elif kind == "reason":
+            self._progress.update(self._task, note=escape(headline(data["reason"])))
         elif kind == "state":
-            reason = str(data["reason"]).splitlines()[0] if data["reason"] else ""
+            reason = escape(headline(data["reason"]))
             self._console.print(f"[dim]{data['state']:<10}[/dim] {reason}", highlight=False)
+            if not self._latest:
+                self._progress.update(self._task, note=reason)
         elif kind == "knobs":
             turned = ", ".join(f"{name} {data['before'][name]} -> {value}" for name, value in data["after"].items())
             self._console.print(f"[dim]knobs     [/dim] {turned}, from step {step} on", highlight=False)
@@ -65,6 +75,13 @@ def summary(metrics: Mapping[str, float]) -> str:
     if "train/samples_per_s" in metrics:
         parts.append(f"{metrics['train/samples_per_s']:,.0f} samples/s")
     return ", ".join(parts)
+
+
+def headline(reason: str) -> str:
+    """Return a reason in one line: of a traceback, who raised it and its last line."""
+    lines = reason.strip().splitlines() or [""]
+    who, found, _ = lines[0].partition("Traceback (most recent call last)")
+    return f"{who}{lines[-1].strip()}" if found else lines[0]
 
 
 def size(count: float) -> str:

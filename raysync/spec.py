@@ -244,6 +244,8 @@ def read_spec(path: str | Path) -> JobSpec:
         raise SpecError((Problem(str(path), None, f"cannot be read: {error.strerror}"),)) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SpecError((Problem(str(path), None, f"is not YAML: {error}"),)) from error
+    if data is None:
+        raise SpecError((Problem(str(path), None, "is empty; it must hold a job, see the README for one"),))
     return parse_spec(data)
 
 
@@ -257,6 +259,9 @@ def describe(data: Any, detail: Any, model: Any = None) -> Problem:
         message = "there is no such field" + (
             f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(names)}" if names else ""
         )
+        others = _members_with(detail["loc"], model or JobSpec)
+        if others:
+            message = f"there is no such field; {detail['loc'][-1]!r} belongs to kind {' or '.join(others)}"
     if detail["type"] == "missing":
         return Problem(path, None, "this field is required")
     if detail["type"] == "union_tag_not_found":
@@ -280,6 +285,17 @@ def _locate(data: Any, loc: tuple[Any, ...]) -> tuple[str, Any]:
             data = data[part]
         path.append(str(part))
     return ".".join(path), data
+
+
+def _members_with(loc: tuple[Any, ...], model: Any) -> list[str]:
+    """Return which other members of the family that refused the last part of `loc` have such a field."""
+    if len(loc) < 3:
+        return []
+    for part in loc[:-2]:
+        model = model.model_fields[part].annotation if part in getattr(model, "model_fields", ()) else model
+    members = [member for member in getattr(model, "__args__", ()) if hasattr(member, "model_fields")]
+    with_kind = [member for member in members if "kind" in member.model_fields and loc[-1] in member.model_fields]
+    return [str(member.model_fields["kind"].default) for member in with_kind]
 
 
 def _field_names(loc: tuple[Any, ...], model: Any) -> list[str]:

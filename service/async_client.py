@@ -59,7 +59,7 @@ class AsyncClient:
         """Let go of connections."""
         await self._http.aclose()
 
-    async def submit(self, spec: JobSpec, *, key: str | None = None, **options: Any) -> JobPublic:
+    async def submit(self, spec: JobSpec | dict[str, Any], *, key: str | None = None, **options: Any) -> JobPublic:
         """Submit a job; `options` are `package`, `pip`, `resume_from`, `on_cluster_loss`."""
         return await self._send(calls.submit(spec, key or secrets.token_hex(16), **options))
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from pydantic import TypeAdapter
 
 from raysync.errors import RaysyncError
-from raysync.spec import JobSpec
+from raysync.spec import JobSpec, parse_spec
 from service.catalogue import Catalogue
 from service.schemas import (
     CheckpointPublic,
@@ -73,7 +73,7 @@ class ApiError(RaysyncError):
 
 
 def submit(
-    spec: JobSpec,
+    spec: JobSpec | dict[str, Any],
     key: str,
     package: str | None = None,
     pip: tuple[str, ...] = (),
@@ -82,7 +82,7 @@ def submit(
 ) -> Call[JobPublic]:
     """Submit a job; the key makes sure it is one job however often it is sent."""
     body = {
-        "spec": json.loads(spec.model_dump_json()),  # infinity as a word
+        "spec": json.loads((spec if isinstance(spec, JobSpec) else parse_spec(spec)).model_dump_json()),
         "package": package,
         "pip": list(pip),
         "resume_from": resume_from,

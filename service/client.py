@@ -76,7 +76,7 @@ class Client:
         """Let go of connections."""
         self._http.close()
 
-    def submit(self, spec: JobSpec, *, key: str | None = None, **options: Any) -> JobPublic:
+    def submit(self, spec: JobSpec | dict[str, Any], *, key: str | None = None, **options: Any) -> JobPublic:
         """Submit a job; `options` are `package`, `pip`, `resume_from`, `on_cluster_loss`."""
         return self._send(calls.submit(spec, key or secrets.token_hex(16), **options))
 

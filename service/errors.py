@@ -171,6 +171,31 @@ class TooManyStreams(RaysyncError):
         return f"this token has {self.limit} streams open, as many as it may: end some of them first"
 
 
+class FolderTaken(RaysyncError):
+    """A data folder another service runs on."""
+
+    def __init__(self, folder: str, holder: str) -> None:
+        super().__init__(folder, holder)
+        self.folder, self.holder = folder, holder
+
+    def __str__(self) -> str:
+        return (
+            f"a raysync service of {self.folder} runs already ({self.holder}); the command line finds it by itself. "
+            "For another one give --data and --port"
+        )
+
+
+class AddressTaken(RaysyncError):
+    """An address nobody can serve at."""
+
+    def __init__(self, host: str, port: int, problem: str) -> None:
+        super().__init__(host, port, problem)
+        self.host, self.port, self.problem = host, port, problem
+
+    def __str__(self) -> str:
+        return f"cannot serve at {self.host}:{self.port} ({self.problem}): give another --port, or another --host"
+
+
 class UnsafeBinding(RaysyncError, ValueError):
     """A service that would be open to others in a way nobody has asked for."""
 

@@ -26,6 +26,8 @@ def fold(row: JobRow, records: Sequence[Record], now_s: float) -> dict[str, Any]
                     changes |= {"knob_version": record.knob_version, "knobs": knobs}
             case "view":
                 changes["workers"] = len(record.data["members"])
+            case "reason":
+                changes["reason"] = record.data["reason"]
             case "state":
                 changes |= _entered(row, changes, record.data, now_s)
     if step != row.step:

@@ -53,6 +53,7 @@ KINDS: dict[type[Exception], Kind] = {
     core.KnobError: Kind(422, "invalid-knob", "The knob cannot be turned so"),
     core.KnobConflict: Kind(409, "knob-conflict", "Somebody else has turned the knobs"),
     core.NotRunning: Kind(409, "not-running", "The job does not train now", 1),
+    core.StorageError: Kind(503, "storage-unusable", "The jobs' storage cannot be used", 5),
     core.CheckpointError: Kind(422, "invalid-checkpoint", "The checkpoint cannot be used"),
     core.RuntimeLost: Kind(503, "ray-unreachable", "The Ray cluster does not answer", 5),
     core.RuntimeFailed: Kind(502, "runtime-failed", "The runtime failed"),

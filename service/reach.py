@@ -35,6 +35,16 @@ class Unreachable(RaysyncError, ConnectionError):
         return f"no raysync service answers at {self.url} ({self.problem}); start one with `raysync serve`"
 
 
+class NoService(Unreachable):
+    """Nobody has said where a service is, and none was started here."""
+
+    def __init__(self) -> None:
+        super().__init__("", "")
+
+    def __str__(self) -> str:
+        return "no raysync service was started here: start one with `raysync serve`, or give --url or RAYSYNC_URL"
+
+
 class Place(NamedTuple):
     """Where a service is, and the token for it."""
 
@@ -48,7 +58,9 @@ def find_service(url: str | None = None, token: str | None = None) -> Place:
     noted = _noted(settings.data.expanduser() / "client.json")
     url = (url or settings.url or noted.get("url", "")).rstrip("/")
     if not url:
-        raise Unreachable("(nowhere)", "neither --url nor RAYSYNC_URL is set, and none was started here")
+        raise NoService
+    if "://" not in url:
+        url = f"http://{url}"
     own = noted.get("token", "") if url == noted.get("url") else ""  # it is nobody else's business
     return Place(url, token or settings.token or own)
 

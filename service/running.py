@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from actors.fit import connected, fit
+from actors.fit import STORAGE, connected, fit
+from actors.job import check_order
 from actors.storage import Folder, read_manifest
 from raysync.ports import Record
 from raysync.progress import ProgressLine
@@ -35,6 +36,7 @@ def run_job(
         if line is not None:
             line.show(record.kind, record.step, record.data)
 
+    check_order(spec, storage_path or str(STORAGE.expanduser()), runtime_env, resume_from)
     with connected(spec, address):
         options: dict[str, Any] = {"storage_path": storage_path, "runtime_env": runtime_env, "ship_code": ship_code}
         if line is None:

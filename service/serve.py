@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from service.app import create_app
 from service.auth import Role, create_token
 from service.embedded import EmbeddedRay
 from service.errors import UnsafeBinding
+from service.holding import bound_socket, held_folder
 from service.settings import Settings, environment
 from service.store import Store
 from service.wiring import build
@@ -30,13 +32,16 @@ logger = logging.getLogger(__name__)
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Run the service until it is told to end; what a person should see goes to `say`."""
     logs.configure(settings.log_format)
-    check_binding(settings)
+    with held_folder(settings.folder, settings.url), bound_socket(settings.host, settings.port) as bound:
+        check_binding(settings)
+        _serve(settings, bound, say)
+
+
+def _serve(settings: Settings, bound: socket.socket, say: Callable[[str], None]) -> None:
     parts, embedded = build(settings)
     token = _first_token(parts.store, settings)
     config = uvicorn.Config(
         create_app(parts),
-        host=settings.host,
-        port=settings.port,
         loop="uvloop",
         http="httptools",
         log_config=None,
@@ -56,7 +61,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     if token:
         say(f"first token (admin), also in {settings.folder / CLIENT_FILE}: {token}")
     try:
-        uvicorn.Server(config).run()
+        uvicorn.Server(config).run([bound])
     finally:
         _leave(parts.store, embedded, say)
         parts.store.close()

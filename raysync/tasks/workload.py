@@ -62,10 +62,18 @@ class Workload:
             for start in range(0, count, _EVAL_BATCH):
                 indices = np.arange(start, min(count, start + _EVAL_BATCH))
                 batch = self._collate(self.eval_data, indices)
-                found = {"loss": float(self.task.loss(model, batch)), **(metrics(model, batch) if metrics else {})}
+                found = {"loss": self.task.loss(model, batch), **(metrics(model, batch) if metrics else {})}
                 for name, value in found.items():
-                    totals[name] = totals.get(name, 0.0) + value * len(indices) / count
+                    totals[name] = totals.get(name, 0.0) + self._number(name, value) * len(indices) / count
         return {f"eval/{name}": value for name, value in totals.items()}
+
+    def _number(self, name: str, value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise TaskError(
+                self.name, f"metrics() gave {name!r} as a {type(value).__name__}; it must be one number"
+            ) from None
 
     def _collate(self, data: MapDataset, indices: NDArray[np.int64]) -> Any:
         if isinstance(data, TensorDataset):

@@ -97,27 +97,30 @@ def list_jobs(
 
     from service.cli.watch import table_of
 
-    Console().print(table_of(found))
+    console = Console()
+    console.print(table_of(found, console.width))
 
 
 def show(id: JobId, url: Url = None, token: Token = None, ca: CaFile = None, as_json: AsJson = False) -> None:
     """Show a job: state and why, step, metrics, knobs, and what really runs."""
     with reached(url, token, ca) as client:
         job = client.job(id)
-    if as_json:
-        print_model(job)
-        return
-    tell(job)
+        if as_json:
+            print_model(job)
+            return
+        tell(job)
+        if job.state.value in ("FAILED", "STOPPED") and (saved := client.checkpoints(id)):
+            typer.echo(f"  go on from step {saved[-1].step} with: raysync submit SPEC --resume-from {job.id}")
 
 
 def tell(job: JobPublic) -> None:
     """Print a job for a person."""
-    from raysync.progress import summary
+    from raysync.progress import headline, summary
 
     colours = {"SUCCEEDED": typer.colors.GREEN, "FAILED": typer.colors.RED}
     typer.secho(f"{job.id}  {job.state.value}", fg=colours.get(job.state.value), bold=True)
     rows = {
-        "reason": job.reason,
+        "reason": headline(job.reason),
         "step": f"{job.step} of {job.steps}",
         "metrics": summary({name: value for name, value in job.metrics.items() if value is not None}) or "none yet",
         "knobs": f"version {job.knob_version}: "
@@ -131,6 +134,8 @@ def tell(job: JobPublic) -> None:
     for name, text in rows.items():
         if text:
             typer.echo(f"  {name:<10} {text}")
+    if headline(job.reason) != job.reason.strip():
+        typer.secho(job.reason.strip(), dim=True)
 
 
 def logs(
@@ -182,6 +187,7 @@ def remove(id: JobId, url: Url = None, token: Token = None, ca: CaFile = None) -
     """Strike a finished job from the service's books; its folder stays."""
     with reached(url, token, ca) as client:
         client.remove(id)
+    typer.secho(f"removed {id}; its folder stays", err=True, dim=True)
 
 
 def components(

@@ -49,8 +49,12 @@ def errors() -> Iterator[None]:
         yield
     except RaysyncError as error:
         typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
-        is_unreachable = type(error).__name__ == "Unreachable"
+        is_unreachable = any(base.__name__ == "Unreachable" for base in type(error).__mro__)
         raise typer.Exit(_UNREACHABLE if is_unreachable else _REFUSED) from error
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        typer.secho(f"error: {error.strerror or error}{where}", err=True, fg=typer.colors.RED)
+        raise typer.Exit(_REFUSED) from error
     except KeyboardInterrupt:
         raise typer.Exit(EXIT["STOPPED"]) from None
 

@@ -20,15 +20,21 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _root(
-    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-) -> None:
-    if show_version:
+def _print_version(asked: bool) -> None:
+    if asked:
         from raysync import __version__
 
         typer.echo(__version__)
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
 
 
 _HERE, _THERE, _STEER, _ADMIN = "Run without a service", "Jobs on a service", "Steer a running job", "The service"

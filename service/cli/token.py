@@ -37,6 +37,10 @@ def create(
     """Make a token and print it; nobody can read it again later."""
     from service.auth import Role, create_token
 
+    if not name.strip():
+        raise typer.BadParameter("give a name, so that it can be told from others later")
+    if days is not None and days <= 0:
+        raise typer.BadParameter("--days 0: such a token would never be valid")
     if role not in list(Role):
         raise typer.BadParameter(f"--role {role}: one of {', '.join(Role)}")
     with _books(data, database) as store:

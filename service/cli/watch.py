@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from service.schemas import JobPublic, JobSummary
 
 _REFRESH_S = 1.0
+_COLUMNS = ("id", "state", "strategy", "workers", "step", "loss", "accuracy", "LSSR", "sent", "why")
+_ONLY_WHERE_WIDE = ("strategy", "workers", "LSSR", "sent", "accuracy")
+_WIDE = 120
 
 
 def watch(
@@ -62,33 +65,36 @@ def follow_job(client: Client, job: JobPublic, as_json: bool) -> int:
     return EXIT[job.state.value]
 
 
-def table_of(jobs: Sequence[JobSummary]) -> Table:
-    """Return jobs as a table."""
+def table_of(jobs: Sequence[JobSummary], width: int = _WIDE) -> Table:
+    """Return jobs as a table, one line each; where there is little room, with fewer columns."""
     from rich.markup import escape
     from rich.table import Table
 
-    from raysync.progress import size
+    from raysync.progress import headline, size
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("id", "state", "strategy", "workers", "step", "loss", "accuracy", "LSSR", "sent", "why"):
-        is_text = heading in ("id", "state", "strategy", "why")
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=heading in ("id", "state"))
+    table = Table(box=None, pad_edge=False, expand=True)
+    headings = [name for name in _COLUMNS if width >= _WIDE or name not in _ONLY_WHERE_WIDE]
+    for heading in headings:
+        justify: Literal["left", "right"] = "left" if heading in ("id", "state", "strategy", "why") else "right"
+        ratio = 1 if heading == "why" else None
+        table.add_column(heading, justify=justify, no_wrap=True, overflow="ellipsis", ratio=ratio)
     for job in jobs:
         found = {name: value for name, value in job.metrics.items() if value is not None}
         sent = found.get("comm/bytes_up", 0.0) + found.get("comm/bytes_down", 0.0)
         colour = {"SUCCEEDED": "green", "FAILED": "red", "RUNNING": "cyan"}.get(job.state.value, "")
-        table.add_row(
-            job.id,
-            f"[{colour}]{job.state.value}[/{colour}]" if colour else job.state.value,
-            job.strategy,
-            str(job.workers),
-            f"{job.step}/{job.steps}",
-            f"{found['train/loss']:.3f}" if "train/loss" in found else "",
-            f"{100 * found['eval/accuracy']:.1f} %" if "eval/accuracy" in found else "",
-            f"{found['sync/lssr']:.2f}" if "sync/lssr" in found else "",
-            size(sent) if sent else "",
-            escape((job.reason.strip().splitlines() or [""])[-1][:60]),
-        )
+        cells = {
+            "id": job.id,
+            "state": f"[{colour}]{job.state.value}[/{colour}]" if colour else job.state.value,
+            "strategy": job.strategy,
+            "workers": str(job.workers),
+            "step": f"{job.step}/{job.steps}",
+            "loss": f"{found['train/loss']:.3f}" if "train/loss" in found else "",
+            "accuracy": f"{100 * found['eval/accuracy']:.1f} %" if "eval/accuracy" in found else "",
+            "LSSR": f"{found['sync/lssr']:.2f}" if "sync/lssr" in found else "",
+            "sent": size(sent) if sent else "",
+            "why": escape(headline(job.reason)),
+        }
+        table.add_row(*(cells[heading] for heading in headings))
     return table
 
 
@@ -101,7 +107,8 @@ def _watch_all(client: Client) -> None:
         with Live(console=console, auto_refresh=False, screen=False) as live:
             while True:
                 jobs = [job for job in client.jobs(limit=200).items if not job.is_terminal]
-                live.update(table_of(jobs) if jobs else "no live jobs; waiting for one (Ctrl-C ends)", refresh=True)
+                shown = table_of(jobs, console.width) if jobs else "no live jobs; waiting for one (Ctrl-C ends)"
+                live.update(shown, refresh=True)
                 time.sleep(_REFRESH_S)
     except KeyboardInterrupt:
-        return
+        raise typer.Exit(EXIT["STOPPED"]) from None

@@ -16,6 +16,7 @@ import httpx2 as httpx
 import pytest
 import uvicorn
 
+from raysync.errors import SpecError
 from raysync.spec import parse_spec
 from service.app import create_app
 from service.client import ApiError, AsyncClient, Client, Unreachable
@@ -276,3 +277,11 @@ def test_server_sent_events_out_of_lines() -> None:
     events = [event for line in lines if (event := reader.feed(line)) is not None]
     assert events == [("metrics", ["{", "}"]), ("message", ["x"])]
     assert reader.last_id == "7"
+
+
+def test_a_job_may_be_a_plain_dict_and_an_address_may_come_without_http(server: Server, runtime: StillRuntime) -> None:
+    token = tokens_for(server.store)["admin"]
+    with Client(f"127.0.0.1:{server.port}", token) as client:
+        assert client.submit(dict(SPEC)).name == JOB.name
+        with pytest.raises(SpecError, match="did you mean 'delta'"):
+            client.submit({**SPEC, "strategy": {"kind": "selsync", "dleta": 1.0}})

@@ -27,6 +27,7 @@ def carried(error: Exception) -> errors.RaysyncError:
         errors.KnobConflict(1, 2),
         errors.NotRunning("job", "PENDING", "why"),
         errors.CheckpointError("path", "problem"),
+        errors.StorageError("path", "problem"),
         errors.RuntimeLost("gone"),
     ],
 )
@@ -53,3 +54,8 @@ def test_a_ray_client_address_is_refused_everywhere_and_says_what_to_do() -> Non
         Settings(ray_address="ray://10.0.0.1:10001")
     with pytest.raises(NoCluster, match="num-cpus=0"):
         join("ray://10.0.0.1:10001")
+
+
+def test_an_address_where_nobody_listens_is_told_at_once() -> None:
+    with pytest.raises(NoCluster, match=r"nobody answers there \(Connection refused\)"):
+        join("127.0.0.1:1")

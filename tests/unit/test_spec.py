@@ -54,9 +54,9 @@ REFUSED = [
     (_with(nonsense=1), "nonsense", "1", "no such field"),
     (_with(strategy={"kind": "selsync", "dleta": 0.3}), "strategy.dleta", "0.3", "did you mean 'delta'"),
     (_with(strategy={"kind": "bulk"}), "strategy.kind", "'bulk'", "'bsp'"),
-    (_with(strategy={}), "strategy.kind", "None", "required"),
+    (_with(strategy={}), "strategy.kind", "", "required"),
     (_with(compression={"push": {"kind": "topk", "ratio": 0}}), "compression.push.ratio", "0", "greater than 0"),
-    (_with(compression={"push": {"kind": "topk"}}), "compression.push.ratio", "None", "required"),
+    (_with(compression={"push": {"kind": "topk"}}), "compression.push.ratio", "", "required"),
     (_with(compression={"pull": {"kind": "zip"}}), "compression.pull.kind", "'zip'", "'topk'"),
     (
         _with(compression={"push": {"kind": "randomk", "ratio": 0.1, "unbiased": True}}),
@@ -106,7 +106,7 @@ REFUSED = [
     ({"task": {"kind": "quadratic"}, "data": {"label_skew": 1.0}}, "(top level)", "1.0", "needs a task with labels"),
     ({"task": {"kind": "custom", "entrypoint": "os.system"}}, "task.entrypoint", "'os.system'", "match pattern"),
     ({"task": {"kind": "char_lm", "width": 10, "heads": 4}}, "task", "10", "multiple of heads=4"),
-    ({}, "task", "None", "required"),
+    ({}, "task", "", "required"),
 ]
 
 
@@ -149,3 +149,11 @@ def test_outer_is_chosen_by_the_strategy() -> None:
     assert parse_spec(data | {"strategy": {"kind": "bsp"}}).server_optimizer == parse_spec(data).optimizer
     diloco = parse_spec(data | {"strategy": {"kind": "diloco"}}).server_optimizer
     assert (diloco.lr, diloco.momentum, diloco.nesterov) == (0.7, 0.9, True)
+
+
+def test_a_field_of_another_kind_is_named_as_that(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="'delta' belongs to kind selsync"):
+        parse_spec({"name": "a", "task": {"kind": "digits"}, "strategy": {"kind": "bsp", "delta": 0.3}})
+    (tmp_path / "job.yaml").touch()
+    with pytest.raises(SpecError, match=r"job.yaml: is empty"):
+        read_spec(tmp_path / "job.yaml")

@@ -21,7 +21,7 @@ from actors.storage import (
     write_part,
 )
 from raysync.engine.messages import COORDINATOR
-from raysync.errors import CheckpointError
+from raysync.errors import CheckpointError, StorageError
 from raysync.metrics import Event
 from raysync.ports import Record
 
@@ -137,3 +137,9 @@ def test_the_journal_feeds_tensorboard(folder: Folder, tmp_path: Path) -> None:
         for value in entry.summary.value
     }
     assert found == {"train/loss": 0.5, "eval/loss": 0.25}
+
+
+@pytest.mark.parametrize("uri", ["/proc/nowhere", "s3x://bucket"])
+def test_a_place_that_cannot_be_used_is_named(uri: str) -> None:
+    with pytest.raises(StorageError, match=f"storage {uri}.*give a folder"):
+        Folder(uri).make()

@@ -6,6 +6,7 @@ import gzip
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,3 +136,18 @@ def test_custom_task_is_built_from_its_entrypoint(tmp_path: Path, monkeypatch: p
         with pytest.raises(TaskError, match=problem):
             Custom(entrypoint=entrypoint).build()
     sys.modules.pop("tiny_task")
+
+
+def test_metrics_may_be_tensors_and_what_is_no_number_is_named() -> None:
+    class Mine(Quadratic):
+        def metrics(self, model: Any, batch: Any) -> Any:
+            return {"tensor": torch.tensor(0.5), "numpy": np.float32(0.25), **extra}
+
+    extra: dict[str, Any] = {}
+    load = Workload(Mine(dim=3, samples=8))
+    found = load.evaluate(load.task.model())
+    assert (found["eval/tensor"], found["eval/numpy"]) == (0.5, 0.25)
+    assert all(type(value) is float for value in found.values())
+    extra["mine"] = torch.ones(3)
+    with pytest.raises(TaskError, match="'mine' as a Tensor"):
+        load.evaluate(load.task.model())

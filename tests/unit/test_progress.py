@@ -1,0 +1,54 @@
+"""What a person sees while a job runs, in a narrow terminal as in a wide one."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from raysync.progress import ProgressLine, headline
+
+METRICS = {
+    "train/loss": 0.0051,
+    "eval/accuracy": 0.972,
+    "sync/lssr": 0.83,
+    "comm/bytes_up": 2.7e6,
+    "train/samples_per_s": 18393.0,
+}
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_step_and_time_left_are_never_squeezed_out(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    with ProgressLine("digits-with-a-long-name-of-its-own", 2000, console) as line:
+        line.show("metrics", 1234, METRICS)
+    drawn = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    last = [line for line in drawn if "loss" in line][-1]
+    assert "1235/2000" in last
+    assert "loss 0.005, accuracy" in last
+    assert "left" in last
+    assert ("18,393 samples/s" in last) == (width == 140)
+
+
+def test_while_a_job_waits_the_line_says_what_for() -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    with ProgressLine("digits", 2000, console) as line:
+        line.show("reason", 0, {"state": "PENDING", "reason": "4 workers need 1 GPU each; 0 fit now [0 GPU]"})
+    assert "4 workers need 1 GPU each; 0 fit now [0 GPU]" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("", ""),
+        ("all steps were made", "all steps were made"),
+        (
+            "worker/0: Traceback (most recent call last):\n  File x\n    y\nRuntimeError: my own mistake\n",
+            "worker/0: RuntimeError: my own mistake",
+        ),
+        ("first\nsecond", "first"),
+    ],
+)
+def test_a_reason_in_one_line(reason: str, expected: str) -> None:
+    assert headline(reason) == expected
