@@ -12,6 +12,7 @@ import typer
 from service.cli.output import AsJson, CaFile, JobId, Token, Url, errors, print_json, print_model, reached
 
 if TYPE_CHECKING:
+    from service.catalogue import Catalogue
     from service.schemas import JobPublic, JobSummary
 
 SUBMIT_EPILOG = (
@@ -197,9 +198,11 @@ def components(
     ca: CaFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what a job may be made of: tasks, strategies, codecs, optimizers, schedules."""
-    with reached(url, token, ca) as client:
-        found = client.components()
+    """List what a job may be made of: tasks, strategies, codecs, optimizers, schedules, each with its fields.
+
+    As the service has them; without a service, as they are here.
+    """
+    found = _catalogue(url, token, ca)
     families = {name: members for name, members in found.families.items() if family in (None, name)}
     if not families:
         typer.echo(f"error: there is no family {family!r}; there are {', '.join(found.families)}", err=True)
@@ -211,6 +214,32 @@ def components(
         typer.secho(name, bold=True)
         for member in members:
             typer.echo(f"  {member.kind:<18} {member.summary}")
+            if fields := _fields(member.schema_):
+                typer.secho(f"  {'':<18} {fields}", dim=True)
+
+
+def _catalogue(url: str | None, token: str | None, ca: str | None) -> Catalogue:
+    from service.catalogue import catalogue
+    from service.reach import NoService, find_service
+
+    try:
+        find_service(url, token)
+    except NoService:
+        return catalogue()
+    with reached(url, token, ca) as client:
+        return client.components()
+
+
+def _fields(schema: dict[str, Any]) -> str:
+    """Return the fields of a member with their defaults, in one line."""
+    required = schema.get("required", ())
+    told = []
+    for name, field in schema.get("properties", {}).items():
+        default = field.get("default")
+        shown = default.get("kind") if isinstance(default, dict) else default
+        if name != "kind":
+            told.append(f"{name} (required)" if name in required else f"{name} [{'none' if shown is None else shown}]")
+    return ", ".join(told)
 
 
 def zipped(folder: Path) -> bytes:

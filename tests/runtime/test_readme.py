@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from raysync.sim import Simulation
+from tests.jobs import job
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
@@ -47,3 +50,12 @@ def test_the_python_of_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.match(r"0\.9\d+ direct", done.stdout)
+
+
+def test_the_readmes_own_model_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "class MyTask" in block)
+    (tmp_path / "my_module.py").write_text(block)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    task = {"kind": "custom", "entrypoint": "my_module:MyTask", "args": {"width": 32}}
+    found = Simulation(job({"kind": "bsp"}, task=task, budget={"steps": 40}, eval_every=40)).run().metrics
+    assert found["eval/error"] < 1.5

@@ -15,10 +15,12 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 import uvicorn
+from typer.testing import CliRunner
 
 from raysync.errors import SpecError
 from raysync.spec import parse_spec
 from service.app import create_app
+from service.cli import app
 from service.client import ApiError, AsyncClient, Client, Unreachable
 from service.deps import Parts
 from service.reach import SseReader
@@ -285,3 +287,10 @@ def test_a_job_may_be_a_plain_dict_and_an_address_may_come_without_http(server: 
         assert client.submit(dict(SPEC)).name == JOB.name
         with pytest.raises(SpecError, match="did you mean 'delta'"):
             client.submit({**SPEC, "strategy": {"kind": "selsync", "dleta": 1.0}})
+
+
+def test_the_catalogue_needs_no_service(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["components", "strategies"], env={"RAYSYNC_DATA": str(tmp_path)})
+    assert found.exit_code == 0
+    assert "selsync" in found.output
+    assert "delta [0.3], aggregate [parameters]" in found.output
