@@ -15,8 +15,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from raysync.errors import RuntimeLost
 from service.processes import born
 
 _UP_S = 90.0
+_DRAIN_S = 2.0
+"""Asked kindly, a node drains for half a minute, though nothing runs on it."""
 _DOWN_S = 10.0
 _STARTED = "Ray runtime started"
 
@@ -41,6 +44,7 @@ class EmbeddedRay:
     def __init__(self, folder: Path, env: Mapping[str, str], num_cpus: int) -> None:
         self._folder, self._num_cpus = folder, num_cpus
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._is_ending = threading.Event()
         self.env = {
             **{name: value for name, value in env.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_TOKEN")},
             "RAY_AUTH_MODE": "token",
@@ -56,17 +60,31 @@ class EmbeddedRay:
 
     def address(self) -> str:
         """Return the node's address, starting it if it does not run; two services start one."""
-        with (self._folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._locked():
             node = self._find()
             return node.address if node is not None else self._start().address
 
+    def give_up(self) -> None:
+        """Wait no longer for a node that is still coming up: it does not come up."""
+        self._is_ending.set()
+
     def end(self) -> None:
         """End the node, and with it every job on it."""
+        self.give_up()
+        with self._locked():
+            self._end()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _end(self) -> None:
         node = self._find()
         if node is None:
             return
-        for sent, wait_s in ((signal.SIGTERM, _DOWN_S), (signal.SIGKILL, _DOWN_S)):
+        for sent, wait_s in ((signal.SIGTERM, _DRAIN_S), (signal.SIGKILL, _DOWN_S)):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(node.pid, sent)
             deadline_s = time.monotonic() + wait_s
@@ -99,12 +117,16 @@ class EmbeddedRay:
         return node if born(node.pid) == node.born else None
 
     def _start(self) -> _Node:
+        if self._is_ending.is_set():
+            raise RuntimeLost("its service is ending")
         address = f"127.0.0.1:{_free_port()}"
         log = self._folder / "node.log"
         command = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
             *("--node-ip-address=127.0.0.1", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false"),
             f"--num-cpus={self._num_cpus}",
+            # Nobody scales nodes here or reads logs through Ray: jobs bring their own.
+            *("--no-monitor", "--include-log-monitor=false"),
         ]
         with log.open("wb") as file:
             process = subprocess.Popen(
@@ -116,8 +138,8 @@ class EmbeddedRay:
         written.replace(self._record)
         deadline_s = time.monotonic() + _UP_S
         while _STARTED not in log.read_text(errors="replace"):
-            if process.poll() is not None or time.monotonic() > deadline_s:
-                self.end()
+            if process.poll() is not None or time.monotonic() > deadline_s or self._is_ending.is_set():
+                self._end()
                 last = log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise RuntimeLost(f"a local Ray did not come up ({' '.join(last) or 'it said nothing'}); see {log}")
             time.sleep(0.1)

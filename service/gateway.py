@@ -38,6 +38,7 @@ class GatewayRuntime:
 
     Args:
         address: Returns the cluster's address, starting one if that is its way; called in a thread, before each try.
+        give_up: Lets `address` return or raise at once, if it still waits.
         command: Returns the command of a gateway for an address and a socket.
         env: The gateway's environment.
         log: Where the gateway's own lines go.
@@ -50,8 +51,10 @@ class GatewayRuntime:
         command: Callable[[str, str], Sequence[str]],
         env: Mapping[str, str],
         log: Path,
+        give_up: Callable[[], None] = lambda: None,
     ) -> None:
         self._address, self._command, self._env, self._log = address, command, dict(env), log
+        self._give_up = give_up
         self._cluster: str | None = None
         self._problem = "it has not been looked for yet"
         self._lost_s = time.monotonic()
@@ -81,6 +84,7 @@ class GatewayRuntime:
 
     async def close(self) -> None:
         """End the gateway; jobs run on."""
+        self._give_up()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

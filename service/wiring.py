@@ -37,6 +37,7 @@ def build(settings: Settings) -> tuple[Parts, EmbeddedRay | None]:
         command=lambda address, endpoint: (sys.executable, "-m", "actors.gateway", address, endpoint, str(os.getpid())),
         env=env,
         log=settings.folder / "gateway.log",
+        give_up=embedded.give_up if embedded is not None else lambda: None,
     )
     return assemble(settings, store, runtime), embedded
 

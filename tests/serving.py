@@ -42,6 +42,7 @@ class Service:
             "RAYSYNC_PORT": str(_free_port()),
             "RAYSYNC_NUM_CPUS": str(num_cpus),
             "COLUMNS": "140",
+            "PYTHONPATH": str(Path(__file__).parents[1]),  # for tasks of the tests
         }
         self.process: subprocess.Popen[bytes] | None = None
 

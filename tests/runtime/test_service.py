@@ -17,14 +17,14 @@ import pytest
 from raysync.spec import JobSpec, parse_spec
 from service.client import ApiError, Client
 from service.schemas import JobPublic
+from tests.drowsy import TASK
 from tests.serving import Service, until
 
 LONG = 1_000_000
 SPEC: dict[str, Any] = {
     "name": "e2e",
-    "task": {"kind": "digits", "hidden": [256]},  # steps of some milliseconds: two cores carry several jobs at once
+    "task": TASK,
     "strategy": {"kind": "selsync", "delta": 0.3},
-    "data": {"batch_size": 256},
     "scale": {"workers": 2, "max_workers": 3},
     "budget": {"steps": LONG},
     "eval_every": 100,
@@ -38,7 +38,7 @@ def spec(**changes: Any) -> JobSpec:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    service = Service(tmp_path_factory.mktemp("service"))
+    service = Service(tmp_path_factory.mktemp("service"), "--allow-entrypoint=tests.drowsy:*")
     try:
         yield service
     finally:

@@ -1,0 +1,25 @@
+"""A task for jobs that are only to be there: it trains, and mostly sleeps, so that two cores carry several at once."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from raysync.tasks import Digits
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+TASK = {"kind": "custom", "entrypoint": "tests.drowsy:Drowsy"}
+_STEP_S = 0.02
+
+
+class Drowsy(Digits):
+    """Small steps of about the same length."""
+
+    hidden: tuple[int, ...] = (16,)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the loss, after a nap."""
+        time.sleep(_STEP_S)
+        return super().loss(model, batch)
