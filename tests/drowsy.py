@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 TASK = {"kind": "custom", "entrypoint": "tests.drowsy:Drowsy"}
-_STEP_S = 0.02
+_STEP_S = 0.01
 
 
 class Drowsy(Digits):

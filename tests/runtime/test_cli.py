@@ -10,6 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+import ray
+
 from actors.storage import Folder, read_manifest
 
 BIN = Path(sys.executable).parent
@@ -32,6 +35,12 @@ def _env() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {"COLUMNS": "120"}
 
 
+@pytest.fixture
+def address(local_ray: None) -> str:
+    """Where the tests' own Ray is: joining it is quicker than starting another."""
+    return str(ray.get_runtime_context().gcs_address)
+
+
 def test_help_teaches_and_answers_at_once() -> None:
     run("--help")
     started_s = time.monotonic()
@@ -50,7 +59,7 @@ def test_a_wrong_specification_is_named_and_nothing_starts(tmp_path: Path) -> No
     assert run("run").returncode == 2
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path: Path, address: str) -> None:
     spec, storage = tmp_path / "job.json", tmp_path / "results"
     spec.write_text(json.dumps({**SPEC, "budget": {"steps": 100_000}}))
     command = [str(BIN / "raysync"), "run", str(spec), "--storage", str(storage), "--json"]
@@ -70,7 +79,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path: Path) -> None:
     assert step > 20
 
     spec.write_text(json.dumps({**SPEC, "budget": {"steps": step + 30}}))
-    answer = run("run", spec, "--resume", result["checkpoint"], "--storage", storage)
+    answer = run("run", spec, "--resume", result["checkpoint"], "--storage", storage, "--address", address)
     assert answer.returncode == 0, answer.stderr
     assert "SUCCEEDED" in answer.stdout
     assert "model" in answer.stdout
@@ -80,10 +89,10 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path: Path) -> None:
     assert trained == {*range(step + 1, step + 30)}, "it must really go on, not end where it was stopped"
 
 
-def test_a_plain_run_shows_what_happens(tmp_path: Path) -> None:
+def test_a_run_that_fails_says_why(tmp_path: Path, address: str) -> None:
     spec = tmp_path / "job.json"
     spec.write_text(json.dumps({**SPEC, "task": {"kind": "custom", "entrypoint": "nowhere:Task"}}))
-    answer = run("run", spec, "--storage", tmp_path)
+    answer = run("run", spec, "--storage", tmp_path, "--address", address)
     assert answer.returncode == 1
     assert "FAILED" in answer.stdout
     assert "nowhere:Task: cannot be imported" in answer.stderr

@@ -18,6 +18,7 @@ from actors.crew import NAMESPACE
 from actors.storage import Folder, completed, read_manifest
 from raysync.errors import CheckpointError, KnobConflict, KnobError, SpecError
 from raysync.spec import JobSpec, parse_spec
+from tests.drowsy import TASK
 from tests.jobs import job
 from tests.runtime.test_equality import simulated
 
@@ -26,9 +27,10 @@ LONG = 100_000
 
 
 def digits(**changes: Any) -> JobSpec:
-    """A job that takes a few milliseconds per step."""
+    """A small job; without a budget, one that goes on until it is ended, and leaves the cores to others."""
     scale = {"workers": 2, "cpus_per_worker": 1, **changes.pop("scale", {})}
-    defaults: dict[str, Any] = {"task": {"kind": "digits", "hidden": [16]}, "budget": {"steps": LONG}, "eval_every": 50}
+    task = {"kind": "digits", "hidden": [16]} if "budget" in changes else TASK
+    defaults: dict[str, Any] = {"task": task, "budget": {"steps": LONG}, "eval_every": 50}
     return job(changes.pop("strategy", {"kind": "selsync", "delta": 0.3}), scale=scale, **{**defaults, **changes})
 
 
