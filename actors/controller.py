@@ -43,6 +43,8 @@ _LINGER_S = 600.0
 _FLUSH_S = 2.0
 _ASK_S = 60.0
 _COALESCE_S = 0.2
+_TELL_REASON_S = 1.0
+"""While a job waits its reason may change with every look; so often it is worth an event."""
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +96,7 @@ class ControllerActor:
         self._checkpoint: str | None = order.resume
         self._resume = order.resume
         """What the next launch continues from."""
-        self._flushed_s = self._looked_s = 0.0
+        self._flushed_s = self._looked_s = self._told_s = 0.0
         self._saved_version = 0
         self._save_lock = threading.Lock()
         self._stop_told, self._stops_with_checkpoint = False, True
@@ -355,7 +357,8 @@ class ControllerActor:
         return time.time() - self._started_s
 
     def _enter(self, state: JobState, reason: str) -> None:
-        if state is self._state and reason != self._reason:
+        if state is self._state and reason != self._reason and time.monotonic() - self._told_s > _TELL_REASON_S:
+            self._told_s = time.monotonic()
             self._journal.note("reason", {"state": state.value, "reason": reason}, self._now_s)
         if state is not self._state:
             logger.info("%s: %s", state.value, reason)

@@ -58,7 +58,8 @@ class CoordinatorSeat:
         self.core = Coordinator(spec, keep=self._keep)
         if saved is not None:
             self.core.load_state_dict(saved)
-            if is_new_job and self.core.board.paused:  # it was stopped while it paused; nobody resumes it to wait
+            if is_new_job and self.core.board.ahead().values["pause"]:
+                # It was stopped while it paused, or was about to; nobody resumes a job to wait.
                 self.core.board.turn({"pause": False}, None, self.core.next_step)
         self._resumes = saved is not None
         self._advanced_s = 0.0
@@ -121,7 +122,7 @@ class CoordinatorSeat:
         facts = {
             "raysync": __version__,
             "job": self._spec.name,
-            "step": self.core.next_step,
+            "step": self.core.steps_made,
             "round": self.core.round,
             "elapsed_s": self.now_s,
             "workers": list(workers),

@@ -52,7 +52,7 @@ class Facts:
 
     def of_job(self) -> dict[str, Any]:
         """Return what the whole job runs with; of actors that are gone, what they said last."""
-        strategy, compression = self._spec.strategy, self._spec.compression
+        strategy, compression, told = self._spec.strategy, self._spec.compression, dict(self._told)
         return {
             "link": self._crew.link,
             "link_reason": self._crew.link_reason,
@@ -61,6 +61,6 @@ class Facts:
             "error_feedback": compression.error_feedback,
             "decides_ahead": strategy.decides_ahead,
             "shards_in": self._spec.scale.shards_in,
-            "devices": sorted({told["device"] for told in self._told.values() if "device" in told}),
-            "actors": dict(self._told),
+            "devices": sorted({facts["device"] for facts in told.values() if "device" in facts}),
+            "actors": told,
         }

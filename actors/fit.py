@@ -93,12 +93,13 @@ def join(address: str) -> None:
 def _knock(address: str) -> None:
     """Raise at once if nobody listens there: Ray itself would try for minutes, and not be interrupted."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
+    is_bare_ipv6 = ":" in host and not host.startswith("[")
+    if not colon or not port.isdecimal() or is_bare_ipv6:
         return  # 'auto', or a name Ray knows
     try:
         socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
-    except OSError as error:
-        raise NoCluster(address, f"nobody answers there ({error.strerror or error})") from error
+    except (OSError, UnicodeError) as error:
+        raise NoCluster(address, f"nobody answers there ({getattr(error, 'strerror', None) or error})") from error
 
 
 @contextlib.contextmanager

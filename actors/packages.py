@@ -39,14 +39,14 @@ def check_environment(env: dict[str, Any]) -> None:
     unknown = sorted(set(env) - set(ALLOWED))
     if unknown:
         raise SpecError((Problem(f"runtime_env.{unknown[0]}", env[unknown[0]], f"known here: {', '.join(ALLOWED)}"),))
-    for module in env.get("py_modules", []):
-        if "://" not in str(module) and not Path(str(module)).exists():
+    for module in env.get("py_modules") or []:
+        if isinstance(module, str | Path) and "://" not in str(module) and not Path(module).exists():
             raise SpecError((Problem("runtime_env.py_modules", str(module), "there is no such package or file"),))
     folder = env.get("working_dir")
     if folder is None or "://" in str(folder):
         return
     path = Path(str(folder))
-    if not path.is_dir() and path.suffix not in (".zip", ".jar"):
+    if not path.is_dir() and not (path.is_file() and path.suffix in (".zip", ".jar")):
         raise SpecError((Problem("runtime_env.working_dir", str(folder), "there is no such folder"),))
     hidden = [name for name in _OWN if (path / name).is_dir() or (path / f"{name}.py").is_file()]
     if hidden:

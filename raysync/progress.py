@@ -79,9 +79,10 @@ def summary(metrics: Mapping[str, float]) -> str:
 
 def headline(reason: str) -> str:
     """Return a reason in one line: of a traceback, who raised it and its last line."""
-    lines = reason.strip().splitlines() or [""]
-    who, found, _ = lines[0].partition("Traceback (most recent call last)")
-    return f"{who}{lines[-1].strip()}" if found else lines[0]
+    who, found, rest = reason.strip().partition("Traceback (most recent call last)")
+    if found:
+        return f"{' '.join(who.split())} {rest.strip().splitlines()[-1].strip()}".strip()
+    return who.splitlines()[0] if who else ""
 
 
 def size(count: float) -> str:

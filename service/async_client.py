@@ -43,7 +43,7 @@ class AsyncClient:
         tries: int = TRIES,
         **options: Any,
     ) -> None:
-        self.place, self._tries = find_service(url, token), tries
+        self.place, self.tries = find_service(url, token), tries
         headers = {"Authorization": f"Bearer {self.place.token}"} if self.place.token else {}
         self._http = httpx.AsyncClient(
             base_url=self.place.url, headers=headers, timeout=TIMEOUT, verify=verification(verify), **options
@@ -154,7 +154,7 @@ class AsyncClient:
         return job
 
     async def _send(self, call: Call[T]) -> T:
-        retry = Retry(call, self._tries)
+        retry = Retry(call, self.tries)
         while True:
             try:
                 response = await self._http.request(**request_of(call))

@@ -60,7 +60,7 @@ class Client:
         tries: int = TRIES,
         **options: Any,
     ) -> None:
-        self.place, self._tries = find_service(url, token), tries
+        self.place, self.tries = find_service(url, token), tries
         headers = {"Authorization": f"Bearer {self.place.token}"} if self.place.token else {}
         self._http = httpx.Client(
             base_url=self.place.url, headers=headers, timeout=TIMEOUT, verify=verification(verify), **options
@@ -172,7 +172,7 @@ class Client:
         return job
 
     def _send(self, call: Call[T]) -> T:
-        retry = Retry(call, self._tries)
+        retry = Retry(call, self.tries)
         while True:
             try:
                 response = self._http.request(**request_of(call))

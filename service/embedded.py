@@ -59,7 +59,7 @@ class EmbeddedRay:
         return self._find() is not None
 
     def address(self) -> str:
-        """Return the node's address, starting it if it does not run; two services start one."""
+        """Return the node's address, starting it if it does not run."""
         with self._locked():
             node = self._find()
             return node.address if node is not None else self._start().address
@@ -140,6 +140,7 @@ class EmbeddedRay:
         while _STARTED not in log.read_text(errors="replace"):
             if process.poll() is not None or time.monotonic() > deadline_s or self._is_ending.is_set():
                 self._end()
+                process.poll()
                 last = log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise RuntimeLost(f"a local Ray did not come up ({' '.join(last) or 'it said nothing'}); see {log}")
             time.sleep(0.1)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 from service.errors import NotFound
@@ -127,7 +127,7 @@ class Feeds:
         if job in self._feeds:
             self._feeds[job].hint()
 
-    async def read(self, row: JobRow, after: int, *, metrics_only: bool = False) -> AsyncIterator[bytes]:
+    async def read(self, row: JobRow, after: int, *, metrics_only: bool = False) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events from number `after + 1` on, to the job's end."""
         feed = self._feeds.get(row.id)
         if feed is None:
@@ -148,7 +148,7 @@ class Feeds:
         for feed in list(self._feeds.values()):
             await feed.close()
 
-    async def _follow(self, feed: Feed, row: JobRow, after: int, metrics_only: bool) -> AsyncIterator[bytes]:
+    async def _follow(self, feed: Feed, row: JobRow, after: int, metrics_only: bool) -> AsyncGenerator[bytes, None]:
         told_below = 0
         while True:
             batch = feed.next(after)

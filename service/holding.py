@@ -11,6 +11,8 @@ from pathlib import Path
 
 from service.errors import AddressTaken, FolderTaken
 
+_BACKLOG = 2048
+
 
 @contextlib.contextmanager
 def held_folder(folder: Path, url: str) -> Iterator[None]:
@@ -28,13 +30,10 @@ def held_folder(folder: Path, url: str) -> Iterator[None]:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that has an address; nobody is let in before somebody listens."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Return a socket that listens: only then nobody else can; who comes early waits until the service is up."""
     try:
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        raise AddressTaken(host, port, error.strerror or str(error)) from None
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        bound = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except (OSError, UnicodeError) as error:
+        raise AddressTaken(host, port, getattr(error, "strerror", None) or str(error)) from None
     return bound

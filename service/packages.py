@@ -14,7 +14,7 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -69,6 +69,16 @@ def unpack(content: bytes, target: Path, limits: Limits) -> Path:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+def remove_unknown(folder: Path, known: Collection[str]) -> None:
+    """Remove unpacked packages nobody knows any more, whichever service struck them from the books."""
+    for path in folder.glob("?" * len(package_id(b""))):
+        if path.name not in known:
+            doomed = path.with_suffix(".gone")  # out of the way first: a package sent again is unpacked anew
+            with contextlib.suppress(OSError):
+                path.rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
 
 
 def check_entrypoint(entrypoint: str, modules: Sequence[str], allowed: Sequence[str]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from service.errors import TooManyStreams
 
@@ -20,12 +21,16 @@ class Quota:
         if self._open[caller] >= self._per_caller:
             raise TooManyStreams(self._per_caller)
 
-    async def counted(self, caller: str, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield what a stream yields; it counts from its first chunk to its end."""
+    async def counted(self, caller: str, content: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        """Yield what a stream yields; it counts from its first chunk to its end.
+
+        Those opened in the same moment may all be let in: a few too many do no harm, one never given back would.
+        """
         self._open[caller] += 1
         try:
-            async for chunk in content:
-                yield chunk
+            async with contextlib.aclosing(content):
+                async for chunk in content:
+                    yield chunk
         finally:
             self._open[caller] -= 1
             if not self._open[caller]:

@@ -59,8 +59,9 @@ def find_service(url: str | None = None, token: str | None = None) -> Place:
     url = (url or settings.url or noted.get("url", "")).rstrip("/")
     if not url:
         raise NoService
-    if "://" not in url:
-        url = f"http://{url}"
+    if "://" not in url:  # a token goes in clear text only to this machine
+        is_here = url.startswith(("127.", "localhost", "[::1]"))
+        url = f"{'http' if is_here else 'https'}://{url}"
     own = noted.get("token", "") if url == noted.get("url") else ""  # it is nobody else's business
     return Place(url, token or settings.token or own)
 
@@ -93,7 +94,7 @@ class Retry(Generic[T]):
         self._left -= 1
         if response.status_code not in TRANSIENT or self._left <= 0 or not self._call.may_repeat:
             return None
-        self._has_repeated = True
+        self._has_repeated |= response.status_code != HTTPStatus.SERVICE_UNAVAILABLE  # a proxy may have lost the answer
         asked = response.headers.get("retry-after", "")
         return min(_MAX_WAIT_S, float(asked)) if asked.isdigit() else self._next()
 

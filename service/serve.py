@@ -69,9 +69,10 @@ def _serve(settings: Settings, bound: socket.socket, say: Callable[[str], None])
 
 def end(settings: Settings) -> bool:
     """End the Ray a service left running; return whether there was one."""
-    embedded = EmbeddedRay(settings.folder / "ray", environment(), settings.num_cpus)
-    was_up = embedded.is_up
-    embedded.end()
+    with held_folder(settings.folder, "raysync serve --end"):
+        embedded = EmbeddedRay(settings.folder / "ray", environment(), settings.num_cpus)
+        was_up = embedded.is_up
+        embedded.end()
     return was_up
 
 

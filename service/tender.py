@@ -14,7 +14,7 @@ from typing import Any
 
 from raysync.control.adopt import Known, Move, Verdict, adopt
 from raysync.control.states import JobState
-from raysync.errors import NotRunning, RaysyncError, RuntimeFailed, RuntimeLost
+from raysync.errors import NotRunning, RaysyncError, RuntimeFailed, RuntimeLost, StorageError
 from raysync.ports import Launch, Record, Sighting
 from service.errors import NotFound
 from service.feed import Feeds
@@ -127,7 +127,7 @@ class Tender:
         )
         try:
             cluster = await self._runtime.launch(order)
-        except (RuntimeLost, NotRunning, RuntimeFailed) as error:
+        except (RuntimeLost, NotRunning, RuntimeFailed, StorageError) as error:
             await self._change(row.id, {"reason": f"it could not be started yet: {error}"})
             raise
         except RaysyncError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 
@@ -13,7 +12,7 @@ from service.embedded import EmbeddedRay
 from service.feed import Feeds
 from service.gateway import GatewayRuntime
 from service.manager import Manager
-from service.packages import Limits, unpack
+from service.packages import Limits, remove_unknown, unpack
 from service.prometheus import Metrics
 from service.quota import Quota
 from service.runtime import Runtime
@@ -50,8 +49,8 @@ def assemble(settings: Settings, store: Store, runtime: Runtime) -> Parts:
         return str(unpack(store.packages.content(id), settings.folder / "packages" / id, limits))
 
     def cleared() -> None:
-        for id in store.packages.clear(time.time() - settings.package_days * _DAY_S):
-            shutil.rmtree(settings.folder / "packages" / id, ignore_errors=True)
+        store.packages.clear(time.time() - settings.package_days * _DAY_S)
+        remove_unknown(settings.folder / "packages", store.packages.ids())
 
     feeds = Feeds(store)
     tender = Tender(

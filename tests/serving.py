@@ -16,11 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 from click.testing import Result
 from typer.testing import CliRunner
 
 from service.cli import app
-from service.client import Client, Unreachable
+from service.client import Client
 from service.embedded import EmbeddedRay
 
 BIN = Path(sys.executable).parent
@@ -101,15 +102,14 @@ class Service:
         return CliRunner().invoke(app, [str(argument) for argument in arguments], env=self.env)
 
     def _answers(self) -> bool:
-        with contextlib.suppress(Unreachable, OSError), socket.create_connection(("127.0.0.1", int(self.url[17:])), 1):
-            return True
-        return False
+        return self._says_yes("healthz")
 
     def _is_ready(self) -> bool:
-        import httpx2
+        return self._says_yes("readyz")
 
+    def _says_yes(self, path: str) -> bool:
         with contextlib.suppress(httpx2.TransportError):
-            return bool(httpx2.get(f"{self.url}/readyz").status_code == 200)
+            return bool(httpx2.get(f"{self.url}/{path}").status_code == 200)
         return False
 
     def _died(self) -> str:

@@ -447,7 +447,7 @@ class Coordinator:
     def _on_snapshot_part(self, part: m.SnapshotPart) -> None:
         if self.snapshots.arrived(part):
             data = {"snapshot": part.snapshot, "round": self.round}
-            self.log.add("snapshot", self.next_step, self.knobs.version, data)
+            self.log.add("snapshot", self.steps_made, self.knobs.version, data)
             state = self.state_dict()
             state["membership"]["joining"] = {}  # who is only on the way in is not part of the checkpoint
             state["own"]["_stop_reason"] = None  # nor is the wish to end: whoever goes on from here goes on

@@ -72,7 +72,7 @@ class Workload:
             return float(value)
         except (TypeError, ValueError, RuntimeError):
             raise TaskError(
-                self.name, f"metrics() gave {name!r} as a {type(value).__name__}; it must be one number"
+                self.name, f"{name!r} of the evaluation is a {type(value).__name__}; loss and metrics must be numbers"
             ) from None
 
     def _collate(self, data: MapDataset, indices: NDArray[np.int64]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import zipfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from service.cli.output import AsJson, CaFile, JobId, Token, Url, errors, print_
 
 if TYPE_CHECKING:
     from service.catalogue import Catalogue
+    from service.client import Client
     from service.schemas import JobPublic, JobSummary
 
 SUBMIT_EPILOG = (
@@ -110,8 +112,18 @@ def show(id: JobId, url: Url = None, token: Token = None, ca: CaFile = None, as_
             print_model(job)
             return
         tell(job)
-        if job.state.value in ("FAILED", "STOPPED") and (saved := client.checkpoints(id)):
-            typer.echo(f"  go on from step {saved[-1].step} with: raysync submit SPEC --resume-from {job.id}")
+        if job.state.value in ("FAILED", "STOPPED"):
+            _tell_resume(client, id)
+
+
+def _tell_resume(client: Client, id: str) -> None:
+    """Say how to go on with a job that has a checkpoint; where nobody can look for one now, say nothing."""
+    from raysync.errors import RaysyncError
+
+    with contextlib.suppress(RaysyncError):
+        client.tries = 1
+        if saved := client.checkpoints(id):
+            typer.echo(f"  go on from step {saved[-1].step} with: raysync submit SPEC --resume-from {id}")
 
 
 def tell(job: JobPublic) -> None:

@@ -95,7 +95,7 @@ def remove(parts: PartsDep, caller: Admin, id: JobId) -> None:
 def _entered(parts: Parts, owner: str, job: JobCreate) -> JobRow:
     """Return the row of a new job, having refused what cannot or may not run."""
     check_runnable(job.spec)
-    package = parts.store.packages.get(job.package) if job.package else None
+    package = parts.store.packages.use(job.package, time.time()) if job.package else None
     if job.spec.task.kind == "custom":
         modules = package.modules if package else ()
         check_entrypoint(job.spec.task.entrypoint, modules, parts.settings.allow_entrypoints)

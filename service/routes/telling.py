@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -142,7 +142,7 @@ async def _stream(
     return _streaming(parts, caller, parts.feeds.read(row, after, metrics_only=metrics_only))
 
 
-def _streaming(parts: Parts, caller: Caller, content: AsyncIterator[bytes]) -> StreamingResponse:
+def _streaming(parts: Parts, caller: Caller, content: AsyncGenerator[bytes, None]) -> StreamingResponse:
     parts.streams.check(caller.token)
     counted = parts.streams.counted(caller.token, content)
     return StreamingResponse(counted, media_type="text/event-stream", headers=_STREAM_HEADERS)
@@ -155,7 +155,7 @@ def _number(last_event_id: str) -> int:
     return int(text)
 
 
-async def _log_lines(parts: Parts, row: JobRow, offset: int, actor: str | None) -> AsyncIterator[bytes]:
+async def _log_lines(parts: Parts, row: JobRow, offset: int, actor: str | None) -> AsyncGenerator[bytes, None]:
     quiet_s = 0.0
     while True:
         try:

@@ -13,7 +13,7 @@ from service.store.database import Database
 from service.store.jobs import change
 from service.store.tables import events, jobs
 
-_PASSING = ("metrics", "decision")
+_PASSING = ("metrics", "decision", "reason")
 """Kinds of which a long job has too many; evaluations among them last."""
 _MAX_EVERY = 1024
 

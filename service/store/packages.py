@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 
 from service.errors import NotFound
 from service.store.database import Database
@@ -54,8 +54,19 @@ class Packages:
             raise NotFound("package", id)
         return bytes(row.content)
 
+    def use(self, id: str, now_s: float) -> PackageRow:
+        """Return a package a job is about to use, as young as now, or raise `NotFound`."""
+        with self._database.write() as connection:
+            connection.execute(update(packages).where(packages.c.id == id).values(created_s=now_s))
+        return self.get(id)
+
+    def ids(self) -> set[str]:
+        """Return the ids of all packages."""
+        with self._database.read() as connection:
+            return {row[0] for row in connection.execute(select(packages.c.id))}
+
     def clear(self, before_s: float) -> list[str]:
-        """Strike what was sent before then and no job on the books uses; return its ids."""
+        """Strike what was sent or used before then and no job on the books uses; return its ids."""
         used = select(jobs.c.package).where(jobs.c.package.is_not(None))
         with self._database.write() as connection:
             gone = delete(packages).where(packages.c.created_s < before_s, packages.c.id.not_in(used))

@@ -24,10 +24,8 @@ def test_a_folder_is_held_by_one_and_free_after_it(tmp_path: Path) -> None:
 
 
 def test_an_address_is_taken_by_one() -> None:
-    with bound_socket("127.0.0.1", 0) as first:
-        first.listen()
-        with pytest.raises(AddressTaken, match="give another --port"):
-            bound_socket("127.0.0.1", first.getsockname()[1])
+    with bound_socket("127.0.0.1", 0) as first, pytest.raises(AddressTaken, match="give another --port"):
+        bound_socket("127.0.0.1", first.getsockname()[1])
     with pytest.raises(AddressTaken):
         bound_socket("no-such-host.invalid", 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import threading
 import time
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
-from raysync.errors import RuntimeFailed
+from raysync.errors import RuntimeFailed, RuntimeLost, StorageError
 from raysync.ports import Record
 from service import logs
 from service.cli.watch import table_of
+from service.embedded import EmbeddedRay
 from service.packages import Limits, unpack
 from service.reach import SseReader, find_service
 from service.schemas import JobCreate, JobSummary
@@ -232,3 +234,61 @@ def test_odd_digits_and_cursors_are_refused(world: World) -> None:
 
     with pytest.raises(BadRequest):
         read_cursor("WzEuMCwgIlx1MDAwMCJd")  # a NUL for an id
+
+
+def test_while_a_job_waits_its_reason_follows_and_is_not_kept_for_ever(world: World) -> None:
+    id = world.submit()
+    until(lambda: id in world.runtime.alive)
+    world.runtime.tell(id, "reason", {"state": "PENDING", "reason": "2 workers need 9 CPU each; 0 fit now"})
+    until(lambda: "0 fit now" in world.job(id)["reason"])
+    events = world.parts.store.events
+    assert [row.kind for row in events.after(id, -1, 10, "reason")] == ["reason"]
+    for step in range(60):
+        world.runtime.tell(id, "reason", {"state": "PENDING", "reason": f"{step} fit now"})
+    until(lambda: len(events.after(id, -1, 100, "reason")) == 61)
+    events.thin(id, 20)
+    assert len(events.after(id, -1, 100, "reason")) < 61
+
+
+def test_storage_that_cannot_be_written_now_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime, tries = StillRuntime(), list[int]()
+    launch = runtime.launch
+
+    async def fragile(order: Any) -> str:
+        tries.append(1)
+        if len(tries) < 2:
+            raise StorageError("s3://bucket", "slow down")
+        return await launch(order)
+
+    monkeypatch.setattr(runtime, "launch", fragile)
+    with serving(tmp_path, runtime) as world:
+        id = world.submit()
+        until(lambda: "slow down" in world.job(id)["reason"])
+        until(lambda: id in runtime.alive)
+
+
+def test_a_ray_that_is_still_coming_up_is_given_up_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a node that never comes up: whoever waits for it is released, and its process is gone."""
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 100\n")
+    slow.chmod(0o700)
+    monkeypatch.setattr("service.embedded.sys.executable", str(slow))
+    node, problems = EmbeddedRay(tmp_path / "ray", os.environ, 1), list[str]()
+
+    def wait() -> None:
+        try:
+            node.address()
+        except RuntimeLost as error:
+            problems.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    until(lambda: node.is_up)
+    started_s = time.monotonic()
+    node.give_up()
+    waiting.join(20)
+    assert time.monotonic() - started_s < 5
+    assert "did not come up" in problems[0]
+    assert not node.is_up
+    with pytest.raises(RuntimeLost, match="is ending"):
+        node.address()

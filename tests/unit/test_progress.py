@@ -47,6 +47,10 @@ def test_while_a_job_waits_the_line_says_what_for() -> None:
             "worker/0: Traceback (most recent call last):\n  File x\n    y\nRuntimeError: my own mistake\n",
             "worker/0: RuntimeError: my own mistake",
         ),
+        (
+            "the controller failed:\nTraceback (most recent call last):\n  x\nKeyError: 1",
+            "the controller failed: KeyError: 1",
+        ),
         ("first\nsecond", "first"),
     ],
 )

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from actors import errors
+from actors.coordinator import CoordinatorSeat
 from actors.packages import prepare
+from actors.storage import Folder
 from actors.versions import differences, this_code
 from raysync.engine.attached import AttachedReplica, server_rule
 from raysync.engine.tally import Tally
@@ -19,6 +21,7 @@ from raysync.errors import CheckpointError, NotRunning, SpecError, TaskError
 from raysync.optim import SGD, AdamW
 from raysync.progress import size, summary
 from raysync.spec import parse_spec
+from tests.jobs import job
 
 
 def test_code_that_differs_is_named() -> None:
@@ -107,3 +110,18 @@ def test_attached_parameters_are_views_and_the_loops_optimizer_steps() -> None:
     other = torch.optim.SGD([model.weight], lr=0.5)
     with pytest.raises(TaskError, match="exactly the model's trainable parameters"):
         AttachedReplica(spec, model, other)
+
+
+@pytest.mark.parametrize("in_force", [True, False])
+def test_a_job_stopped_while_it_paused_does_not_wait_when_it_is_resumed(tmp_path: Path, in_force: bool) -> None:
+    spec = job()
+    paused = CoordinatorSeat(spec, Folder(str(tmp_path)), None).core
+    paused.board.turn({"pause": True}, None)
+    if in_force:
+        paused.board.apply()
+    saved = paused.state_dict()
+    again = CoordinatorSeat(spec, Folder(str(tmp_path)), saved, is_new_job=True).core.board
+    assert again.ahead().values["pause"] is False
+    assert not again.paused
+    recovered = CoordinatorSeat(spec, Folder(str(tmp_path)), saved, is_new_job=False).core.board
+    assert recovered.ahead().values["pause"] is True

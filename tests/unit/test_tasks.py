@@ -149,5 +149,5 @@ def test_metrics_may_be_tensors_and_what_is_no_number_is_named() -> None:
     assert (found["eval/tensor"], found["eval/numpy"]) == (0.5, 0.25)
     assert all(type(value) is float for value in found.values())
     extra["mine"] = torch.ones(3)
-    with pytest.raises(TaskError, match="'mine' as a Tensor"):
+    with pytest.raises(TaskError, match="'mine' of the evaluation is a Tensor"):
         load.evaluate(load.task.model())
