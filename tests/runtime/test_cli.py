@@ -20,7 +20,7 @@ SPEC = {
     "name": "from-cli",
     "task": {"kind": "digits", "hidden": [16]},
     "strategy": {"kind": "selsync", "delta": 0.3},
-    "scale": {"workers": 2},
+    "scale": {"workers": 2, "shards_in": "workers"},
     "budget": {"steps": 60},
     "eval_every": 20,
 }

@@ -106,6 +106,7 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.matrix
 def test_a_job_spreads_over_rays_own_test_cluster(tmp_path: Path) -> None:
     spec = tmp_path / "job.yaml"
     spec.write_text(SPEC)

@@ -29,7 +29,7 @@ SPEC: dict[str, Any] = {
     "budget": {"steps": LONG},
     "eval_every": 100,
 }
-ONE = {"workers": 1, "max_workers": 2}
+ONE = {"workers": 1, "max_workers": 2, "shards_in": "workers"}
 
 
 def spec(**changes: Any) -> JobSpec:
