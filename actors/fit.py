@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 def fit(
     spec: JobSpec,
     *,
+    address: str | None = None,
     storage_path: str | None = None,
     runtime_env: dict[str, Any] | None = None,
     ship_code: bool = False,
@@ -45,6 +46,7 @@ def fit(
 
     Args:
         spec: The job.
+        address: A cluster to join if this process is in none; RAY_ADDRESS by default, else one is started.
         storage_path: Where its folder is made: a local path or any URI pyarrow knows; `~/raysync_results` by default.
         runtime_env: Ray's, for the workers: `working_dir`, `py_modules`, `pip`, `env_vars`.
         ship_code: Send this process's raysync to the nodes instead of using what is installed there.
@@ -57,7 +59,7 @@ def fit(
     """
     storage_path = storage_path or str(STORAGE.expanduser())
     check_order(spec, storage_path, runtime_env, resume_from)
-    with connected(spec), _interruptible() as stop_if_interrupted:
+    with connected(spec, address), _interruptible() as stop_if_interrupted:
         job = submit(
             spec,
             storage_path=storage_path,

@@ -100,9 +100,10 @@ class Retry(Generic[T]):
 
     def read(self, response: httpx.Response) -> T:
         """Return the answer, or raise the problem it tells of; what a repeated call finds removed, it has removed."""
-        if self._has_repeated and self._call.method == "DELETE" and response.status_code == HTTPStatus.NOT_FOUND:
-            return None  # type: ignore[return-value]
-        return self._call.read(response.status_code, response.content)
+        status = response.status_code
+        if self._has_repeated and self._call.method == "DELETE" and status == HTTPStatus.NOT_FOUND:
+            status = HTTPStatus.NO_CONTENT
+        return self._call.read(status, response.content)
 
     def _next(self) -> float:
         wait_s, self._wait_s = self._wait_s, min(_MAX_WAIT_S, 2 * self._wait_s)

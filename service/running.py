@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from actors.fit import STORAGE, connected, fit
-from actors.job import check_order
+from actors.fit import fit
 from actors.storage import Folder, read_manifest
 from raysync.ports import Record
 from raysync.progress import ProgressLine
@@ -36,14 +36,16 @@ def run_job(
         if line is not None:
             line.show(record.kind, record.step, record.data)
 
-    check_order(spec, storage_path or str(STORAGE.expanduser()), runtime_env, resume_from)
-    with connected(spec, address):
-        options: dict[str, Any] = {"storage_path": storage_path, "runtime_env": runtime_env, "ship_code": ship_code}
-        if line is None:
-            result = fit(spec, resume_from=resume_from, on_record=on_record, **options)
-        else:
-            with line:
-                result = fit(spec, resume_from=resume_from, on_record=on_record, **options)
+    with line or contextlib.nullcontext():
+        result = fit(
+            spec,
+            address=address,
+            storage_path=storage_path,
+            runtime_env=runtime_env,
+            ship_code=ship_code,
+            resume_from=resume_from,
+            on_record=on_record,
+        )
     final = Folder(result.path).at("final")
     return {
         "job": result.job,

@@ -14,6 +14,7 @@ import pytest
 import ray
 
 from actors.storage import Folder, read_manifest
+from tests.serving import until
 
 BIN = Path(sys.executable).parent
 SPEC = {
@@ -106,8 +107,7 @@ def test_interrupted_before_it_starts_leaves_no_mess(tmp_path: Path) -> None:
     command = [str(BIN / "raysync"), "run", str(spec), "--storage", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_env())
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    while not children.read_text():  # until it has begun to start a Ray
-        time.sleep(0.05)
+    until(children.read_text)  # it has begun to start a Ray
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors

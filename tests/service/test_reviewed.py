@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
-from raysync.errors import RuntimeFailed, RuntimeLost, StorageError
+from raysync.errors import RaysyncError, RuntimeFailed, RuntimeLost, StorageError
 from raysync.ports import Record
 from service import logs
 from service.cli.watch import table_of
@@ -133,16 +133,20 @@ def test_a_slow_sweep_keeps_no_job_waiting(tmp_path: Path, monkeypatch: pytest.M
     with serving(tmp_path, runtime) as world:
         id = world.submit()
         until(lambda: id in runtime.alive, 5)
+        assert [order.job for order in runtime.launches] == [id]
 
 
-def test_a_start_that_fails_for_now_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hiccup", [RuntimeFailed("RayError", "a hiccup"), StorageError("s3://bucket", "a hiccup")])
+def test_a_start_that_fails_for_now_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hiccup: RaysyncError
+) -> None:
     runtime = StillRuntime()
     launch, tries = runtime.launch, list[int]()
 
     async def fragile(order: Any) -> str:
         tries.append(1)
         if len(tries) < 3:
-            raise RuntimeFailed("RayError", "a hiccup")
+            raise hiccup
         return await launch(order)
 
     monkeypatch.setattr(runtime, "launch", fragile)
@@ -150,6 +154,8 @@ def test_a_start_that_fails_for_now_is_tried_again(tmp_path: Path, monkeypatch: 
         id = world.submit()
         until(lambda: "a hiccup" in world.job(id)["reason"])
         until(lambda: id in runtime.alive)
+        assert len(tries) == 3
+        assert not world.job(id)["is_terminal"]
 
 
 def test_a_full_disk_is_told_as_that(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,23 +254,6 @@ def test_while_a_job_waits_its_reason_follows_and_is_not_kept_for_ever(world: Wo
     until(lambda: len(events.after(id, -1, 100, "reason")) == 61)
     events.thin(id, 20)
     assert len(events.after(id, -1, 100, "reason")) < 61
-
-
-def test_storage_that_cannot_be_written_now_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime, tries = StillRuntime(), list[int]()
-    launch = runtime.launch
-
-    async def fragile(order: Any) -> str:
-        tries.append(1)
-        if len(tries) < 2:
-            raise StorageError("s3://bucket", "slow down")
-        return await launch(order)
-
-    monkeypatch.setattr(runtime, "launch", fragile)
-    with serving(tmp_path, runtime) as world:
-        id = world.submit()
-        until(lambda: "slow down" in world.job(id)["reason"])
-        until(lambda: id in runtime.alive)
 
 
 def test_a_ray_that_is_still_coming_up_is_given_up_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

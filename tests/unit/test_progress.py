@@ -20,10 +20,11 @@ METRICS = {
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_step_and_time_left_are_never_squeezed_out(width: int) -> None:
-    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    terminal = io.StringIO()
+    console = Console(file=terminal, width=width, force_terminal=True, color_system=None)
     with ProgressLine("digits-with-a-long-name-of-its-own", 2000, console) as line:
         line.show("metrics", 1234, METRICS)
-    drawn = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    drawn = terminal.getvalue().splitlines()
     last = [line for line in drawn if "loss" in line][-1]
     assert "1235/2000" in last
     assert "loss 0.005, accuracy" in last
@@ -32,10 +33,11 @@ def test_step_and_time_left_are_never_squeezed_out(width: int) -> None:
 
 
 def test_while_a_job_waits_the_line_says_what_for() -> None:
-    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    terminal = io.StringIO()
+    console = Console(file=terminal, width=100, force_terminal=True, color_system=None)
     with ProgressLine("digits", 2000, console) as line:
         line.show("reason", 0, {"state": "PENDING", "reason": "4 workers need 1 GPU each; 0 fit now [0 GPU]"})
-    assert "4 workers need 1 GPU each; 0 fit now [0 GPU]" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "4 workers need 1 GPU each; 0 fit now [0 GPU]" in terminal.getvalue()
 
 
 @pytest.mark.parametrize(
