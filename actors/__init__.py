@@ -1,6 +1,8 @@
-"""The Ray runtime: `fit` runs a job, `attach` makes a loop of your own semi-synchronous.
+"""The Ray runtime: `fit` runs a job, `submit` starts one, `attach` makes a loop of your own semi-synchronous.
 
-Importing this package imports neither ray nor torch.
+`api` has what people call, `job` the controller and what it works with, `shell` one actor class per role, `link` how
+they reach each other, `storage` what outlives them, `gateway` the process a service asks. Importing this package
+imports neither ray nor torch.
 """
 
 from __future__ import annotations
@@ -8,18 +10,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from actors.attach import Attached, attach
-    from actors.fit import fit
-    from actors.job import Job, submit
-    from actors.result import Result
+    from actors.api.attach import attach
+    from actors.api.attached import Attached
+    from actors.api.fit import fit
+    from actors.api.job import Job, submit
+    from actors.api.result import Result
 
 _HOMES = {
-    "attach": "actors.attach",
-    "Attached": "actors.attach",
-    "fit": "actors.fit",
-    "submit": "actors.job",
-    "Job": "actors.job",
-    "Result": "actors.result",
+    "attach": "actors.api.attach",
+    "Attached": "actors.api.attached",
+    "fit": "actors.api.fit",
+    "submit": "actors.api.job",
+    "Job": "actors.api.job",
+    "Result": "actors.api.result",
 }
 
 __all__ = ["Attached", "Job", "Result", "attach", "fit", "submit"]

@@ -19,7 +19,7 @@ class PeerLost(RaysyncError, ConnectionError):
 
 
 class UnknownPeer(RaysyncError, LookupError):
-    """Nobody has said where this peer is reached."""
+    """The link has not been told where this peer is reached."""
 
     def __init__(self, peer: str) -> None:
         super().__init__(peer)
@@ -68,7 +68,7 @@ class NotConnected(RaysyncError, RuntimeError):
 
 
 class JobFailed(RaysyncError, RuntimeError):
-    """A job that ended without a result; `cause` is the traceback or the sentence that explains it."""
+    """A job that ended without a result; `cause` is what its code raised, or the sentence that explains it."""
 
     def __init__(self, job: str, cause: str) -> None:
         super().__init__(job, cause)
@@ -88,5 +88,5 @@ class VersionSkew(RaysyncError, RuntimeError):
     def __str__(self) -> str:
         return (
             f"node {self.node} differs from the driver: {'; '.join(self.differences)}. Install the same raysync on "
-            "every node, or ship the driver's with fit(..., ship_code=True) or `raysync run --ship-code`"
+            "every node, or ship the driver's: fit(..., ship_code=True), or --ship-code on the command line"
         )

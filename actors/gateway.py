@@ -1,8 +1,8 @@
 """The gateway: a process of its own that answers a control plane's questions about jobs on a Ray cluster.
 
 A control plane that joined the cluster itself would die with it, and would load what Ray loads. So it starts this
-process, and they talk over a socket in a folder only their user can enter: `raysync.ports`, no pickle. The gateway
-holds no state: it may be killed and started again at any moment.
+process, and they talk over a socket in a folder only their user can enter: `raysync.questions`, no pickle. The
+gateway holds no state: it may be killed and started again at any moment.
 
     python -m actors.gateway ADDRESS SOCKET PARENT
 """
@@ -10,12 +10,10 @@ holds no state: it may be killed and started again at any moment.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,52 +24,64 @@ import zmq
 import zmq.asyncio
 from ray.exceptions import RayError
 
-from actors.crew import CONTROLLER, clear_leftovers
-from actors.fit import join
-from actors.job import Job, find, submit
-from actors.journal import read_log, read_records
-from actors.storage import Folder, completed, read_manifest
+from actors.api.fit import join
+from actors.api.job import Job, find, submit
+from actors.job.actor_group import CONTROLLER, clear_leftovers
+from actors.storage.folder import Folder, completed, read_manifest
+from actors.storage.journal import read_log, read_records
 from raysync.control.states import JobState
 from raysync.errors import NotRunning, RaysyncError
 from raysync.knobs import Knobs
-from raysync.ports import Answer, Ask, CheckpointSeen, Greeting, Launch, LogPage, Records, Sighting, failed
+from raysync.ports import CheckpointSeen, JobStatus, Launch, LogPage, Records, Sighting
+from raysync.questions import QUESTIONS, Answer, Ask, Greeting, failed
+from raysync.runtime import Runtime
 from raysync.spec import JobSpec
 
-_THREADS = 256
-"""Every followed job keeps one waiting; they are made when needed."""
+_LANES = {"ping": 1, "records": 256}
+_THREADS = 64
+"""Threads per method, and for all others together; they are made when needed. Questions that wait for a job to tell
+something have their own, so that nothing waits behind them, least of all the ping that says this process lives."""
 _ORPHANED_S = 1.0
 _PAGE = 2000
 
 logger = logging.getLogger(__name__)
 
 
-class Gateway:
-    """The methods a control plane may call; each is bounded in time by what it calls."""
+class Gateway(Runtime):
+    """The runtime on a Ray cluster; each answer is bounded in time by what it calls."""
 
     def ping(self) -> str:
         """Return the cluster's name, having heard from it."""
         ray.nodes()
         return cluster_name()
 
-    def launch(self, order: Any) -> str:
+    def launch(self, order: Launch) -> str:
         """Start a job's controller unless it is there; return the cluster it is on."""
-        launch = msgspec.convert(order, Launch)
-        with contextlib.suppress(ValueError):
-            find(launch.job)
+        found = _controller(order.job)
+        if found is not None:
+            if order.knobs is not None:
+                found.take(order.knobs)
             return cluster_name()
-        if launch.again:
-            clear_leftovers(launch.job)
+        if order.again:
+            clear_leftovers(order.job)
         env: dict[str, Any] = {
-            **({"working_dir": launch.working_dir} if launch.working_dir else {}),
-            **({"pip": list(launch.pip)} if launch.pip else {}),
+            **({"working_dir": order.working_dir} if order.working_dir else {}),
+            **({"pip": list(order.pip)} if order.pip else {}),
         }
-        spec = JobSpec.model_validate_json(launch.spec)
-        has_own = bool(completed(Folder(f"{launch.storage.rstrip('/')}/{launch.job}")))
-        resume = _checkpoint(launch.resume_from) if launch.resume_from and not has_own else None
+        spec = JobSpec.model_validate_json(order.spec)
+        has_own = bool(completed(Folder(f"{order.storage.rstrip('/')}/{order.job}")))
+        resume = _checkpoint(order.resume_from) if order.resume_from and not has_own else None
         try:
-            submit(spec, storage_path=launch.storage, job=launch.job, runtime_env=env, resume_from=resume)
+            submit(
+                spec,
+                storage_path=order.storage,
+                job=order.job,
+                runtime_env=env,
+                resume_from=resume,
+                knobs=order.knobs,
+            )
         except ValueError as error:
-            if isinstance(error, RaysyncError) or _controller(launch.job) is None:
+            if isinstance(error, RaysyncError) or _controller(order.job) is None:
                 raise
             # another control plane was faster
         return cluster_name()
@@ -101,13 +111,13 @@ class Gateway:
         """Return events from the journal in a job's folder."""
         return read_records(Folder(path), offset)
 
-    def status(self, job: str) -> dict[str, Any]:
+    def status(self, job: str) -> JobStatus:
         """Return what the controller tells."""
         return _job(job).status()
 
-    def turn(self, job: str, changes: dict[str, Any], expected_version: int | None, dry_run: bool) -> Knobs:
+    def turn(self, job: str, changes: dict[str, Any], expected_version: int | None, dry_run: bool, by: str) -> Knobs:
         """Turn knobs."""
-        return _job(job).turn(expected_version, dry_run=dry_run, **changes)
+        return _job(job).turn(expected_version, dry_run=dry_run, by=by, **changes)
 
     def checkpoint(self, job: str) -> None:
         """Ask for a checkpoint."""
@@ -172,36 +182,44 @@ def _seen(folder: Folder, name: str) -> CheckpointSeen:
     )
 
 
-async def serve(endpoint: str, parent: int) -> None:
+async def serve(endpoint: str, parent: int, gateway: Runtime | None = None) -> None:
     """Answer until the control plane, the process of this number, is gone."""
+    gateway = gateway or Gateway()
     socket = zmq.asyncio.Context.instance().socket(zmq.PAIR)
     socket.linger = 1000
     socket.connect(endpoint)
-    await socket.send(msgspec.msgpack.encode(Greeting(cluster_name())))
-    gateway = Gateway()
-    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(_THREADS)
+    await socket.send(msgspec.msgpack.encode(Greeting(gateway.ping())))
+    loop, others = asyncio.get_running_loop(), ThreadPoolExecutor(_THREADS)
+    lanes = {method: ThreadPoolExecutor(count) for method, count in _LANES.items()}
     pending: set[asyncio.Task[None]] = set()
 
     async def reply(ask: Ask) -> None:
-        answer = await loop.run_in_executor(pool, answered, gateway, ask)
+        answer = await loop.run_in_executor(lanes.get(ask.method, others), answered, gateway, ask)
         await socket.send(answer)
 
-    while os.getppid() == parent:
-        if not await socket.poll(int(1000 * _ORPHANED_S)):
-            continue
-        task = asyncio.create_task(reply(msgspec.msgpack.decode(await socket.recv(), type=Ask)))
-        pending.add(task)
-        task.add_done_callback(pending.discard)
-    shutil.rmtree(Path(endpoint.removeprefix("ipc://")).parent, ignore_errors=True)  # nobody else is left to do it
-
-
-def answered(gateway: Gateway, ask: Ask) -> bytes:
-    """Return the answer to a question, packed; whatever goes wrong is an answer too."""
-    method: Callable[..., Any] | None = getattr(gateway, ask.method, None) if ask.method[:1] != "_" else None
     try:
-        if method is None:
+        while os.getppid() == parent:
+            if not await socket.poll(int(1000 * _ORPHANED_S)):
+                continue
+            task = asyncio.create_task(reply(msgspec.msgpack.decode(await socket.recv(), type=Ask)))
+            pending.add(task)
+            task.add_done_callback(pending.discard)
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        socket.close(linger=0)
+    # The control plane that made it is gone.
+    shutil.rmtree(Path(endpoint.removeprefix("ipc://")).parent, ignore_errors=True)
+
+
+def answered(gateway: Runtime, ask: Ask) -> bytes:
+    """Return the answer to a question, packed; whatever goes wrong is an answer too."""
+    try:
+        if ask.method not in QUESTIONS:
             raise LookupError(f"there is no method {ask.method!r}")
-        return msgspec.msgpack.encode(Answer(ask.number, method(**ask.arguments)), enc_hook=str)
+        arguments = QUESTIONS[ask.method].arguments(ask)
+        return msgspec.msgpack.encode(Answer(ask.number, getattr(gateway, ask.method)(**arguments)), enc_hook=str)
     except Exception as error:
         if not isinstance(error, RaysyncError | RayError):
             logger.exception("%s failed", ask.method)

@@ -9,7 +9,7 @@ class RaysyncError(Exception):
     """Base of every error raysync raises on purpose."""
 
 
-class Problem(NamedTuple):
+class FieldProblem(NamedTuple):
     """One thing wrong with a job specification: where, what was given, what would be right."""
 
     field: str
@@ -24,7 +24,7 @@ class Problem(NamedTuple):
 class SpecError(RaysyncError, ValueError):
     """A job specification that cannot be run as written."""
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: tuple[FieldProblem, ...]) -> None:
         super().__init__(problems)
         self.problems = problems
 
@@ -45,7 +45,7 @@ class KnobError(RaysyncError, ValueError):
 
 
 class KnobConflict(RaysyncError):
-    """The knobs were turned by somebody else since the caller last looked."""
+    """The knobs were turned by another caller since this one last looked."""
 
     def __init__(self, expected: int, current: int) -> None:
         super().__init__(expected, current)
@@ -77,6 +77,18 @@ class PayloadError(RaysyncError, ValueError):
         return f"payload refused: {self.problem}"
 
 
+class Diverged(RaysyncError, ArithmeticError):
+    """Training that has left the finite numbers: where, when, and what was seen first."""
+
+    def __init__(self, worker: int, step: int, problem: str) -> None:
+        super().__init__(worker, step, problem)
+        self.worker, self.step, self.problem = worker, step, problem
+
+    def __str__(self) -> str:
+        remedy = "lower the learning rate, or look at the samples of that step"
+        return f"worker {self.worker}, step {self.step}: {self.problem}; {remedy}"
+
+
 class ProtocolError(RaysyncError, RuntimeError):
     """A message that no correct peer sends: two versions of raysync, or a bug."""
 
@@ -100,14 +112,18 @@ class Deadlock(RaysyncError, RuntimeError):
 
 
 class NotRunning(RaysyncError, RuntimeError):
-    """A job asked for something it can do only while it trains."""
+    """A job asked for something it can do only while it trains; one that has ended never will again."""
 
     def __init__(self, job: str, state: str, reason: str) -> None:
         super().__init__(job, state, reason)
         self.job, self.state, self.reason = job, state, reason
 
     def __str__(self) -> str:
-        return f"job {self.job} is {self.state}: {self.reason}; try again once it runs"
+        if self.state in ("SUCCEEDED", "FAILED", "STOPPED"):
+            remedy = "it has ended; submit it again with resume_from to go on from its last checkpoint"
+        else:
+            remedy = "try again once it runs"
+        return f"job {self.job} is {self.state}: {self.reason}; {remedy}"
 
 
 class StorageError(RaysyncError, OSError):
@@ -144,7 +160,7 @@ class RuntimeLost(RaysyncError, ConnectionError):
 
 
 class RuntimeFailed(RaysyncError, RuntimeError):
-    """The runtime raised something nobody foresaw."""
+    """The runtime raised an unexpected exception."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(kind, text)

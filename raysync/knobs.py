@@ -40,7 +40,8 @@ def initial_knobs(spec: JobSpec) -> Knobs:
     values: dict[str, KnobValue] = {
         name: value for name, path in KNOB_FIELDS.items() if (value := _get(spec, path)) is not _ABSENT
     }
-    if not getattr(getattr(spec.strategy, "signal", None), "has_threshold", True):
+    signal = spec.strategy.needs.signal
+    if signal is not None and not signal.has_threshold:
         del values["delta"]
     return Knobs(0, {**values, "pause": False})
 
@@ -77,6 +78,16 @@ def turn(spec: JobSpec, knobs: Knobs, changes: Mapping[str, Any], expected_versi
             for name in turned.values
         },
     )
+
+
+def overlaid(asked: Knobs, before: Knobs, after: Knobs) -> Knobs:
+    """Return the knobs `asked` for once the turns from `before` to `after`, made elsewhere, are part of them; each turn
+    counts as one.
+    """
+    if after.version <= before.version:
+        return asked
+    turned = {name: value for name, value in after.values.items() if before.values.get(name) != value}
+    return Knobs(asked.version + after.version - before.version, {**asked.values, **turned})
 
 
 def apply_knobs(spec: JobSpec, knobs: Knobs) -> JobSpec:

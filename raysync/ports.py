@@ -1,7 +1,6 @@
-"""What a control plane and the runtime that carries its jobs say to each other: plain values, no code.
+"""What a control plane and the runtime that carries its jobs tell each other: plain values, no code.
 
-The two live in different processes. A control plane asks by method name; the runtime answers with one of the values
-below, or with an error by its class name and facts.
+What can be asked is `raysync.runtime`'s to say, and `raysync.questions` carries it from process to process.
 """
 
 from __future__ import annotations
@@ -10,21 +9,10 @@ from typing import Any
 
 import msgspec
 
-from raysync import errors
-from raysync.errors import RaysyncError, RuntimeFailed
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """An event with the job's own number; `source` is its number at the coordinator, if it comes from there."""
-
-    sequence: int
-    kind: str
-    time_s: float
-    step: int = 0
-    worker: int | None = None
-    knob_version: int = 0
-    source: int | None = None
-    data: dict[str, Any]
+from raysync.control.reconcile import Life
+from raysync.control.states import JobState
+from raysync.events import Event
+from raysync.knobs import Knobs
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +30,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoint to start from."""
     again: bool = False
     """It ran before: clear away what is left of it and go on from its folder."""
+    knobs: Knobs | None = None
+    """As they were turned since the job was submitted; a job that runs already takes over what is newer."""
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +48,7 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True):
 class Records(msgspec.Struct, frozen=True):
     """Events of a job, in order, and where to read on."""
 
-    records: list[Record]
+    records: list[Event]
     offset: int = 0
     """Bytes of the journal read so far; only when it is read from the job's folder."""
 
@@ -83,57 +73,64 @@ class CheckpointSeen(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-class Greeting(msgspec.Struct, frozen=True):
-    """The runtime's first word: the cluster it has joined, or why it could not."""
+class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One actor of a job: where it is, and how."""
 
-    cluster: str | None
-    problem: str | None = None
-
-
-class Ask(msgspec.Struct, frozen=True):
-    """A question to the runtime."""
-
-    number: int
-    method: str
-    arguments: dict[str, Any]
+    life: Life
+    node: str | None = None
+    node_id: str | None = None
+    pid: int | None = None
+    facts: dict[str, Any] = {}
+    """What it says of itself: device, threads, memory, bytes sent."""
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """Its answer: a value, or an error."""
+class Runs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job really runs with, beside what it asked for."""
 
-    number: int
-    value: Any = None
-    error: str | None = None
-    """The class of an error of raysync's, or any other name."""
-    facts: tuple[Any, ...] = ()
-    """What the error is made of; for a class that is not raysync's, its text."""
-
-
-def failed(number: int, error: Exception) -> Answer:
-    """Return an error as an answer."""
-    if _known(type(error).__name__) is type(error):
-        return Answer(number, None, type(error).__name__, error.args)
-    return Answer(number, None, type(error).__name__, (str(error),))
+    link: str | None
+    """None until its actors have met."""
+    link_reason: str
+    push: str
+    pull: str
+    error_feedback: bool
+    decides_ahead: bool
+    shards_in: str
+    devices: list[str]
+    actors: dict[str, dict[str, Any]]
+    """What each actor said of itself; of one that is gone, what it said last."""
 
 
-def raised(answer: Answer) -> RaysyncError:
-    """Return the error an answer stands for."""
-    known = _known(answer.error or "")
-    if known is not None:
-        facts = answer.facts
-        if known is errors.SpecError:
-            facts = (tuple(errors.Problem(*problem) for problem in facts[0]),)
-        return known(*facts)
-    return RuntimeFailed(str(answer.error), str(answer.facts[0]) if answer.facts else "")
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job's controller knows of it."""
 
-
-def _known(name: str) -> type[RaysyncError] | None:
-    found = getattr(errors, name, None)
-    return found if isinstance(found, type) and issubclass(found, RaysyncError) else None
+    job: str
+    name: str
+    state: JobState
+    reason: str
+    step: int
+    """Up to which it has told."""
+    steps: int
+    """Its budget."""
+    knobs: Knobs
+    """In force."""
+    asked: Knobs
+    """As they will be with the next decision."""
+    metrics: dict[str, Any]
+    """The last value of each: a number, or whatever else a user's own evaluation returns."""
+    actors: dict[str, ActorStatus]
+    runs: Runs
+    path: str
+    """The job's folder."""
+    checkpoint: str | None
+    """The last one that can be gone on from."""
+    checkpoints: list[str]
+    """The names of all complete ones, oldest first."""
+    incarnation: int
+    """How often its actors have been started."""
 
 
 def check_ray_address(address: str) -> str:
-    """Return the address of a cluster, or raise `ValueError` if it is one nobody can launch jobs through."""
+    """Return the address of a cluster, or raise `ValueError` if no job can be launched through it."""
     if address.startswith("ray://"):
         raise ValueError(
             "Ray's client protocol (ray://) does not carry jobs that bring their own code; make this machine a node, "

@@ -7,23 +7,30 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from raysync.compress import AnyCodec, Identity
 from raysync.compress.warmup import codec_for_round
-from raysync.errors import Problem, SpecError
+from raysync.errors import FieldProblem, SpecError
+from raysync.metrics import is_evaluation
 from raysync.optim import SGD, AnyOptimizer
-from raysync.optim.schedule import AnySchedule as AnyLRSchedule
-from raysync.optim.schedule import Constant
+from raysync.optim.schedule import AnyLRSchedule, Constant
 from raysync.pipeline import AnySchedule
 from raysync.sync import BSP, AnyStrategy
 from raysync.tasks import AnyTask
-from raysync.value import Value
+from raysync.value import Shape, Value
 
 Partition = Literal["seldp", "defdp"]
+Name = Annotated[
+    str,
+    Shape(
+        r"[a-z0-9][a-z0-9._-]{0,62}",
+        "a name has at most 63 small letters, digits, dots, dashes and underscores; the first is a letter or a digit",
+    ),
+]
 
 
 class Compression(Value):
@@ -57,17 +64,16 @@ class Compression(Value):
         """Return what a worker sends a block with in a round."""
         return self._for_round(self.push, round, size_bytes)
 
-    def pull_codec(self, round: int, size_bytes: int, ratio: float | None) -> AnyCodec:
-        """Return what a shard answers with; `ratio` is the one now in force, where the codec has one."""
-        codec = self.pull if ratio is None else self.pull.model_copy(update={"ratio": ratio})
-        return self._for_round(codec, round, size_bytes)
+    def pull_codec(self, round: int, size_bytes: int) -> AnyCodec:
+        """Return what a shard answers with."""
+        return self._for_round(self.pull, round, size_bytes)
 
     def _for_round(self, codec: AnyCodec, round: int, size_bytes: int) -> AnyCodec:
         return codec_for_round(codec, round, size_bytes, self.dense_rounds, self.ramp_rounds, self.min_bytes)
 
 
 class Injection(Value):
-    """Data injection for skewed data: ceil(alpha * N) workers share a fraction beta of their batch with everybody."""
+    """Data injection for skewed data: ceil(alpha * N) workers share a fraction beta of their batch with all."""
 
     alpha: float = Field(gt=0, le=1)
     beta: float = Field(gt=0, le=1)
@@ -149,7 +155,7 @@ class Checkpoint(Value):
 class JobSpec(Value):
     """A training job."""
 
-    name: str = Field(default="job", pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
+    name: Name = "job"
     task: AnyTask
     strategy: AnyStrategy = BSP()
     compression: Compression = Compression()
@@ -179,7 +185,7 @@ class JobSpec(Value):
         task, target = info.data.get("task"), budget.target
         if task is None or target is None:
             return budget
-        if not target.metric.startswith("eval/"):
+        if not is_evaluation(target.metric):
             raise ValueError(f"target metric {target.metric!r} must be an evaluation metric, eval/...")
         if task.metric_names is not None and target.metric not in task.metric_names:
             raise ValueError(f"task {task.kind} has no metric {target.metric!r}; it has {', '.join(task.metric_names)}")
@@ -196,7 +202,7 @@ class JobSpec(Value):
                 f"outer={self.outer.kind!r} with strategy {self.strategy.kind!r}: its server runs `optimizer`; "
                 "leave `outer` out and set `optimizer`"
             )
-        if self.inner_state != "keep" and self.strategy.payload == "gradient":
+        if self.inner_state != "keep" and self.strategy.needs.exchange != "displacement":
             raise ValueError(
                 f"inner_state={self.inner_state!r} needs a strategy that averages parameters; "
                 f"{self.strategy.kind!r} sends gradients"
@@ -220,7 +226,7 @@ class JobSpec(Value):
 def parse_spec(data: object) -> JobSpec:
     """Return the job `data` describes, or raise `SpecError` naming each field, its value and what would be right."""
     if not isinstance(data, Mapping):
-        raise SpecError((Problem("(top level)", data, "a job specification is a mapping of fields"),))
+        raise SpecError((FieldProblem("(top level)", data, "a job specification is a mapping of fields"),))
     try:
         return JobSpec.model_validate(data)
     except ValidationError as error:
@@ -229,27 +235,35 @@ def parse_spec(data: object) -> JobSpec:
 
 def check_runnable(spec: JobSpec) -> None:
     """Refuse what is specified but not run yet: the data-parallel engine has no pipeline."""
-    if spec.strategy.kind == "async_sparse":
-        raise SpecError((Problem("strategy.kind", spec.strategy.kind, "it is not run yet; choose another strategy"),))
+    if not spec.strategy.runs:
+        raise SpecError(
+            (FieldProblem("strategy.kind", spec.strategy.kind, "it is not run yet; choose another strategy"),)
+        )
     if spec.scale.stages > 1:
-        raise SpecError((Problem("scale.stages", spec.scale.stages, "pipelines are not run yet; set it to 1"),))
+        raise SpecError((FieldProblem("scale.stages", spec.scale.stages, "pipelines are not run yet; set it to 1"),))
 
 
 def read_spec(path: str | Path) -> JobSpec:
     """Return the job a YAML or JSON file describes."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        data = yaml.safe_load(text)
+        content = Path(path).read_bytes()
     except OSError as error:
-        raise SpecError((Problem(str(path), None, f"cannot be read: {error.strerror}"),)) from error
+        raise SpecError((FieldProblem(str(path), None, f"cannot be read: {error.strerror}"),)) from error
+    return parse_text(content, str(path))
+
+
+def parse_text(content: bytes, source: str) -> JobSpec:
+    """Return the job some YAML or JSON describes; `source` is where it comes from."""
+    try:
+        data = yaml.safe_load(content.decode())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpecError((Problem(str(path), None, f"is not YAML: {error}"),)) from error
+        raise SpecError((FieldProblem(source, None, f"is not YAML: {error}"),)) from error
     if data is None:
-        raise SpecError((Problem(str(path), None, "is empty; it must hold a job, see the README for one"),))
+        raise SpecError((FieldProblem(source, None, "is empty; it must hold a job, see the README for one"),))
     return parse_spec(data)
 
 
-def describe(data: Any, detail: Any, model: Any = None) -> Problem:
+def describe(data: Any, detail: Any, model: Any = None) -> FieldProblem:
     """Turn one pydantic error about `data` into a path as the user wrote it, the value there, and a remedy."""
     path, parent = _locate(data, detail["loc"])
     message = detail["msg"].removeprefix("Value error, ")
@@ -263,15 +277,15 @@ def describe(data: Any, detail: Any, model: Any = None) -> Problem:
         if others:
             message = f"there is no such field; {detail['loc'][-1]!r} belongs to kind {' or '.join(others)}"
     if detail["type"] == "missing":
-        return Problem(path, None, "this field is required")
+        return FieldProblem(path, None, "this field is required")
     if detail["type"] == "union_tag_not_found":
-        return Problem(f"{path}.kind", None, "this field is required")
+        return FieldProblem(f"{path}.kind", None, "this field is required")
     if detail["type"] == "union_tag_invalid":
-        return Problem(f"{path}.kind", detail["ctx"]["tag"], f"must be one of {detail['ctx']['expected_tags']}")
+        return FieldProblem(f"{path}.kind", detail["ctx"]["tag"], f"must be one of {detail['ctx']['expected_tags']}")
     value = detail["input"]
     if isinstance(value, Value):
         value = parent
-    return Problem(path or "(top level)", value, message)
+    return FieldProblem(path or "(top level)", value, message)
 
 
 def _locate(data: Any, loc: tuple[Any, ...]) -> tuple[str, Any]:
@@ -311,3 +325,18 @@ def _field_names(loc: tuple[Any, ...], model: Any) -> list[str]:
         ]
         model = tagged[0] if tagged else members[0] if len(members) == 1 else model
     return sorted(getattr(model, "model_fields", ()))
+
+
+def as_written(value: Any) -> Any:
+    """Return a job, or a part of one, as plain data with the fields that were given and no defaults.
+
+    `kind` is always among them: it says which member of a family is meant.
+    """
+    if isinstance(value, Value):
+        given = [name for name in type(value).model_fields if name in value.model_fields_set or name == "kind"]
+        return {name: as_written(getattr(value, name)) for name in given}
+    if isinstance(value, Mapping):
+        return {name: as_written(found) for name, found in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_written(found) for found in value]
+    return "Infinity" if value == float("inf") else value

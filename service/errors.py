@@ -1,8 +1,8 @@
-"""Errors of the service; `service.problems` says which HTTP status each becomes."""
+"""Errors of the service; `service.http.problems` says which HTTP status each becomes."""
 
 from __future__ import annotations
 
-from raysync.errors import Problem, RaysyncError
+from raysync.errors import FieldProblem, RaysyncError
 
 
 class DatabaseError(RaysyncError, ValueError):
@@ -14,6 +14,17 @@ class DatabaseError(RaysyncError, ValueError):
 
     def __str__(self) -> str:
         return f"database {self.what}: {self.problem}"
+
+
+class DatabaseUnavailable(RaysyncError, ConnectionError):
+    """A database that does not answer now; nothing of what was asked has been written."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"the database does not answer now ({self.problem}); try again in a moment"
 
 
 class NotFound(RaysyncError, LookupError):
@@ -49,6 +60,17 @@ class KeyReused(RaysyncError, ValueError):
         return f"Idempotency-Key {self.key!r} was used for another job; send a new key with a new body"
 
 
+class KeyOfRemoved(RaysyncError):
+    """An Idempotency-Key whose job was removed."""
+
+    def __init__(self, key: str, job: str) -> None:
+        super().__init__(key, job)
+        self.key, self.job = key, job
+
+    def __str__(self) -> str:
+        return f"Idempotency-Key {self.key!r} made job {self.job}, which was removed; send a new key for a new job"
+
+
 class PreconditionFailed(RaysyncError):
     """An If-Match that does not match any more."""
 
@@ -74,7 +96,7 @@ class BadRequest(RaysyncError, ValueError):
 class BodyInvalid(RaysyncError, ValueError):
     """A request body whose fields are wrong."""
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: tuple[FieldProblem, ...]) -> None:
         super().__init__(problems)
         self.problems = problems
 
@@ -117,7 +139,7 @@ class TooLarge(RaysyncError, ValueError):
 
 
 class WrongMediaType(RaysyncError, ValueError):
-    """A body of a kind nobody reads here."""
+    """A body of a kind the service does not read."""
 
     def __init__(self, found: str, wanted: str) -> None:
         super().__init__(found, wanted)
@@ -135,7 +157,7 @@ class Unauthorized(RaysyncError, PermissionError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"{self.problem}; send `Authorization: Bearer TOKEN`, made with `raysync token create`"
+        return f"{self.problem}; send `Authorization: Bearer TOKEN`, made with `raysync token create NAME`"
 
 
 class Forbidden(RaysyncError, PermissionError):
@@ -147,6 +169,20 @@ class Forbidden(RaysyncError, PermissionError):
 
     def __str__(self) -> str:
         return self.problem
+
+
+class UserCodeRefused(RaysyncError, PermissionError):
+    """A job that brings code, at a service that takes none."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field)
+        self.field = field
+
+    def __str__(self) -> str:
+        return (
+            f"{self.field}: this service runs no code of its users (--no-user-code): no packages, no pip, no custom "
+            "tasks; choose a built-in task, or a service that was started without it"
+        )
 
 
 class TooManyFailures(RaysyncError, PermissionError):
@@ -186,7 +222,7 @@ class FolderTaken(RaysyncError):
 
 
 class AddressTaken(RaysyncError):
-    """An address nobody can serve at."""
+    """An address the service cannot listen at."""
 
     def __init__(self, host: str, port: int, problem: str) -> None:
         super().__init__(host, port, problem)
@@ -197,7 +233,7 @@ class AddressTaken(RaysyncError):
 
 
 class UnsafeBinding(RaysyncError, ValueError):
-    """A service that would be open to others in a way nobody has asked for."""
+    """A service that would be open to others in a way its operator has not asked for."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)

@@ -10,21 +10,17 @@ import time
 from contextvars import ContextVar
 from typing import Any
 
+from service.security.redaction import redacted, redacted_log
+
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_TOKEN = re.compile(r"rs_[0-9a-f]{8}_[A-Za-z0-9_-]{20,}")
 _PLAIN = set(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
     "message",
     "asctime",
     "taskName",
     "color_message",
 }
-
-
-def redacted(text: str) -> str:
-    """Return text without tokens, should one ever get into it."""
-    return _TOKEN.sub("rs_[hidden]", text)
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:
@@ -40,7 +36,7 @@ class JsonLines(logging.Formatter):
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
         line = {"time": stamp, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = redacted_log(self.formatException(record.exc_info))
         return redacted(json.dumps({**line, **_extras(record)}, default=str))
 
 
@@ -54,12 +50,12 @@ class Plain(logging.Formatter):
         text = f"{stamp} {record.levelname.lower():<7} {record.getMessage()}{f'  [{extras}]' if extras else ''}"
         text = _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)  # a request must not write our log
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            text += "\n" + redacted_log(self.formatException(record.exc_info))
         return redacted(text)
 
 
 def configure(format: str) -> None:
-    """Send all of this process's log to stderr; called by whoever starts the service."""
+    """Send all of this process's log to stderr; called where the service is started."""
     as_text = format == "text" or (format == "auto" and sys.stderr.isatty())
     handler = logging.StreamHandler()
     handler.setFormatter(Plain() if as_text else JsonLines())

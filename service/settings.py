@@ -15,6 +15,8 @@ from raysync.ports import check_ray_address
 
 DEFAULT_PORT = 8420
 MEBIBYTE = 1 << 20
+_LIVE_ON_CLUSTER = 64
+"""How large a cluster grows that the service joined is not known: its head carries so many controllers with ease."""
 
 
 class Settings(BaseSettings):
@@ -34,14 +36,24 @@ class Settings(BaseSettings):
     """A cluster to join; None starts a Ray of the service's own on this machine."""
     num_cpus: int = Field(default_factory=lambda: max(8, os.cpu_count() or 1), ge=1)
     """How many CPUs a Ray of the service's own offers to jobs."""
+    max_live_jobs: int | None = Field(default=None, ge=1, le=100_000)
+    """So many jobs are started at once; the others wait in line. None: see `live_jobs`."""
+    replaces_ray: str | None = Field(default=None, min_length=1)
+    """The address, as jobs' reasons name it, of a cluster that is gone for good: its jobs are looked for here."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     allow_hosts: tuple[str, ...] = ()
     """Further names this service is reached by; requests for other names are refused."""
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses of proxies whose X-Forwarded-For is believed; of nobody's by default."""
+    """Addresses of proxies whose X-Forwarded-For is believed; of no proxy's by default."""
     allow_entrypoints: tuple[str, ...] = ()
     """Patterns of `module:name` that custom tasks may use without sending their code, such as `my_team.*`."""
+    no_user_code: bool = False
+    """Take no packages, no pip requirements and no custom tasks: operators run built-in tasks only."""
+    data_root: Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())] | None = None
+    """Where built-in tasks may read files; None is nowhere."""
+    pass_env: tuple[str, ...] = ()
+    """Environment variables that the service's own Ray gets besides the harmless ones, such as AWS_PROFILE."""
     events_per_job: int = Field(default=1_000_000, ge=1000)
     """Above this, older metrics of a job are thinned out."""
     max_body_bytes: int = Field(default=MEBIBYTE, ge=1024)
@@ -49,17 +61,29 @@ class Settings(BaseSettings):
     max_unpacked_bytes: int = Field(default=256 * MEBIBYTE, ge=1024)
     max_package_files: int = Field(default=2000, ge=1)
     max_streams_per_token: int = Field(default=500, ge=1)
+    max_header_bytes: int = Field(default=65536, ge=4096)
+    max_connections: int = Field(default=10_000, ge=1)
+    """Open at once; fewer where the process may not have so many descriptors."""
+    max_connections_per_address: int = Field(default=1000, ge=1)
+    """Of one client address, trusted proxies excepted; at most half of all."""
     package_days: float = Field(default=7.0, gt=0)
     """A package that no job on the books uses is cleared away so long after it was last sent."""
     log_format: Literal["auto", "json", "text"] = "auto"
 
     @property
     def folder(self) -> Path:
-        """The service's own folder, made if it is not there; nobody else may look into it."""
+        """The service's own folder, made if it is not there, so that only its user can look into it.
+
+        One that was there keeps its mode: its user made it, and it may hold more. What is secret is guarded itself.
+        """
         folder = self.data.expanduser().absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder
+
+    @property
+    def live_jobs(self) -> int:
+        """How many jobs are started at once: as many as could train on a Ray of the service's own, one CPU each."""
+        return self.max_live_jobs or (self.num_cpus if self.ray_address is None else _LIVE_ON_CLUSTER)
 
     @property
     def database_url(self) -> str:
@@ -74,10 +98,7 @@ class Settings(BaseSettings):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the service."""
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
     @property
     def url(self) -> str:
@@ -94,6 +115,14 @@ class ClientSettings(BaseSettings):
     url: str | None = None
     token: str | None = None
     data: Path = Path("~/.raysync")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine and no other: an address is judged as one, a name must be its name."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def environment() -> Mapping[str, str]:

@@ -11,6 +11,7 @@ where a dead worker takes along what it held when it died. Server side, with pla
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,22 +20,27 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from raysync.address import Address
+from raysync.blocks import Content
+from raysync.compress import verbatim
 from raysync.compress.registry import decode
 from raysync.engine import messages as m
-from raysync.engine.block import ServerBlock
-from raysync.engine.replica import Replica
+from raysync.engine.core import Core
+from raysync.engine.effects import Effects, Send
+from raysync.engine.server.averaged import AveragedBlock, minus
+from raysync.engine.server.block import ParameterBlock, ServerBlock
+from raysync.engine.training.replica import Replica
 from raysync.engine.worker import Worker
-from raysync.shard import Role
 from raysync.sim import SimResult, Simulation
 
-Account = tuple[int, int, str]
+Account = tuple[Address, int, str]
 """Worker, block, kind of payload."""
 
 
 class Closed(NamedTuple):
     """One round of a block (asynchronous: one push) as the server applied it."""
 
-    pushes: dict[int, m.Push]
+    pushes: dict[Address, m.Push]
     before: Tensor
     after: Tensor
     expected: Tensor
@@ -46,10 +52,10 @@ class AuditedSimulation(Simulation):
 
     def __init__(self, *arguments: Any, **world: Any) -> None:
         self.offered: dict[Account, dict[int, Tensor]] = defaultdict(dict)
-        self.closed: dict[tuple[int, int, int], Closed] = {}
-        """By block, round and asynchronous worker (else -1)."""
-        self._unsaved: dict[tuple[int, int, int], Closed] = {}
-        self.payloads: dict[tuple[int, int, int, str], bytes] = {}
+        self.closed: dict[tuple[int, int, Address | None], Closed] = {}
+        """By block, round and asynchronous worker (else None)."""
+        self._unsaved: dict[tuple[int, int, Address | None], Closed] = {}
+        self.payloads: dict[tuple[Address, int, int, str], bytes] = {}
         self.estates: dict[Account, tuple[Tensor | None, tuple[int, bytes] | None]] = {}
         """A dead worker's residual, and the push that was on its way."""
         self.handed: dict[Account, Tensor] = {}
@@ -57,90 +63,106 @@ class AuditedSimulation(Simulation):
 
     # Watching
 
-    def _new_worker(self, worker: int) -> Worker:
-        core = super()._new_worker(worker)
-        squeeze = core.exchange.feedback.squeeze
+    def _made(self, address: Address) -> Core:
+        core = super()._made(address)
+        if not isinstance(core, Worker):
+            return core
+        squeeze = core.shared.feedback.squeeze
 
         def watched(key: tuple[int, str], round: int, update: Tensor, *rest: Any) -> bytes:
-            self.offered[worker, key[0], key[1]].setdefault(round, update.double().clone())
+            self.offered[address, key[0], key[1]].setdefault(round, update.double().clone())
             return squeeze(key, round, update, *rest)
 
-        core.exchange.feedback.squeeze = watched  # type: ignore[method-assign]
+        core.shared.feedback.squeeze = watched  # type: ignore[method-assign]
         return core
 
-    def _watch(self, sender: str, send: m.Send) -> None:
+    def _watch(self, sender: Address, send: Send) -> None:
         message = send.message
         if isinstance(message, m.Push):
-            key = (message.worker, message.block, message.round, message.payload_kind)
+            key = (message.sender, message.block, message.round, message.payload_kind)
             assert self.payloads.setdefault(key, message.payload) == message.payload, f"a retry of {key} differs"
         if isinstance(message, m.Handover):
             for kind, payload in message.payloads.items():
-                self.handed[message.worker, message.block, kind] = decode(payload).double()
+                self.handed[message.sender, message.block, kind] = decode(payload).double()
 
-    def kill(self, address: str, down_s: float = 0.3) -> None:
+    def kill(self, address: Address, down_s: float = 0.3) -> None:
         core = self.cores.get(address)
         if isinstance(core, Worker):
             self._bury(core)
         super().kill(address, down_s)
 
     def _bury(self, core: Worker) -> None:
-        feedback = core.exchange.feedback
+        feedback = core.shared.feedback
         state = feedback.state_dict()
-        for worker, block, kind in [key for key in self.offered if key[0] == core.id]:
+        for worker, block, kind in [key for key in self.offered if key[0] == core.address]:
             residual = feedback.residual((block, kind))
             pending = state["pending"].get(f"{block}/{kind}")
             self.estates[worker, block, kind] = (None if residual is None else residual.clone(), pending)
 
-    def _run(self, address: str, action: Callable[[], list[m.Send]]) -> None:
+    def act(self, core: Core, action: Callable[[], Effects]) -> None:
+        self._unsaved = {}
+        super().act(core, action)
+
+    def secure(self, core: Core, effects: Effects) -> None:
         """Count what a shard has applied only once it is durable: what a crash undoes never happened."""
-        self._unsaved, saved = {}, self._durable.get(address)
-        super()._run(address, action)
-        if self._durable.get(address) is not saved or not self._faulty:
-            self.closed |= self._unsaved
+        saved = self._durable.get(core.address)
+        try:
+            super().secure(core, effects)
+        finally:
+            if self._durable.get(core.address) is not saved or not self._faulty:
+                self.closed |= self._unsaved
 
     def run(self) -> SimResult:
-        aggregate, absorb = ServerBlock.aggregate, ServerBlock.absorb
-
-        def watched_aggregate(block: ServerBlock, pushes: dict[int, m.Push], round: int) -> m.Update:
-            before, expected = block.x.clone(), self._expected(block, pushes)
-            update = aggregate(block, pushes, round)
-            self._unsaved[block.index, round, -1] = Closed(dict(pushes), before, block.x.clone(), expected)
-            return update
-
-        def watched_absorb(block: ServerBlock, push: m.Push, num_workers: int) -> None:
-            before, expected = block.x.clone(), self._expected(block, {push.worker: push}, 1 / num_workers)
-            absorb(block, push, num_workers)
-            self._unsaved[block.index, push.round, push.worker] = Closed(
-                {push.worker: push}, before, block.x.clone(), expected
-            )
-
-        with (
-            mock.patch.object(ServerBlock, "aggregate", watched_aggregate),
-            mock.patch.object(ServerBlock, "absorb", watched_absorb),
-        ):
+        with contextlib.ExitStack() as watching:
+            for kind in (ParameterBlock, AveragedBlock):
+                watching.enter_context(mock.patch.object(kind, "aggregate", self._watched_aggregate(kind.aggregate)))
+                watching.enter_context(mock.patch.object(kind, "absorb", self._watched_absorb(kind.absorb)))
             return super().run()
 
-    def _expected(self, block: ServerBlock, pushes: dict[int, m.Push], share: float = 1.0) -> Tensor:
+    def _watched_aggregate(self, aggregate: Callable[..., m.Update]) -> Callable[..., m.Update]:
+        def watched(block: ServerBlock, pushes: dict[Address, m.Push], round: int) -> m.Update:
+            before, expected = block.x.clone(), self._expected(block, pushes)
+            update = aggregate(block, pushes, round)
+            self._unsaved[block.index, round, None] = Closed(dict(pushes), before, block.x.clone(), expected)
+            return update
+
+        return watched
+
+    def _watched_absorb(self, absorb: Callable[..., None]) -> Callable[..., None]:
+        def watched(block: ServerBlock, push: m.Push, num_workers: int) -> None:
+            before, expected = block.x.clone(), self._expected(block, {push.sender: push}, 1 / num_workers)
+            absorb(block, push, num_workers)
+            self._unsaved[block.index, push.round, push.sender] = Closed(
+                {push.sender: push}, before, block.x.clone(), expected
+            )
+
+        return watched
+
+    def _expected(self, block: ServerBlock, pushes: dict[Address, m.Push], share: float = 1.0) -> Tensor:
         total = sum(push.weight for push in pushes.values())
+        if isinstance(block, AveragedBlock):
+            values = [verbatim.decode(push.payload).double() * (push.weight / total) for push in pushes.values()]
+            if not values or share == 1:
+                return sum(values) if values else block.x.double()
+            return block.x.double() * (1 - share) + share * sum(values)
         mean = torch.zeros_like(block.x, dtype=torch.float64)
         for push in pushes.values():
             mean += decode(push.payload).double() * (push.weight / total) * share
-        kind = next((push.payload_kind for push in pushes.values()), "delta")
+        kind = next((push.payload_kind for push in pushes.values()), "displacement")
         mean += block._legacy.get(kind, torch.zeros_like(block.x)).double()
         lr = next((push.lr for push in pushes.values()), 0.0)
-        steps = self.spec.strategy.payload == "gradient" and block.role is Role.PARAMETER
-        return block.x.double() + mean * (-lr if steps else 1.0)
+        return block.x.double() + mean * (-lr if self.spec.strategy.needs.exchange != "displacement" else 1.0)
 
     # Proving
 
     def check(self, tolerance: float = 2e-5) -> None:
         """Raise unless every account balances."""
         for worker in self.workers.values():
-            if worker.id not in self.coordinator.view.members:
+            if worker.address not in self.coordinator.view.members:
                 self._bury(worker)  # declared dead while alive, and the job ended before it was back; or it has left
         sent: dict[Account, dict[int, Tensor]] = defaultdict(dict)
         for (block, round, _), closed in self.closed.items():
-            for worker, push in closed.pushes.items():
+            for worker, push in closed.pushes.items() if block in self._parameter_blocks else ():
                 sent[worker, block, push.payload_kind][round] = decode(push.payload).double()
         for account, offers in self.offered.items():
             offered, applied = sum(offers.values()), sum(sent[account].values())
@@ -157,35 +179,40 @@ class AuditedSimulation(Simulation):
             if pending is not None and pending[0] not in sent:
                 return decode(pending[1]).double() + (0.0 if residual is None else residual.double())
         else:
-            feedback = self.workers[worker].exchange.feedback
+            feedback = self.workers[worker.index].shared.feedback
             assert (block, kind) not in feedback.pending(), f"{account} ended with a push on its way"
             residual = feedback.residual((block, kind))
         if residual is None:
             return self.handed.get(account, 0.0)  # forgotten by a leaver once a shard answers for it
         return residual.double()
 
+    @property
+    def _parameter_blocks(self) -> set[int]:
+        return {block.index for block in self._blocks() if block.content is Content.PARAMETER}
+
     def _check_servers(self, tolerance: float) -> None:
-        exact = not self.spec.server_optimizer.active_moments and self.spec.compression.error_feedback
+        is_plain = not self.spec.server_optimizer.active_moments and self.spec.compression.error_feedback
         for shard in self.shards.values():
             for index, block in shard.blocks.items():
                 history = [closed for key, closed in sorted(self.closed.items()) if key[0] == index]
-                relayed = self.spec.strategy.relays and block.role is Role.PARAMETER
-                for closed in history if exact and not relayed else ():
-                    worst = float((closed.after.double() - closed.expected).abs().max())
-                    assert worst <= tolerance * max(1.0, float(closed.after.abs().max())), f"block {index}: {worst} off"
-                if not self.spec.strategy.asynchronous:
+                is_averaged = isinstance(block, AveragedBlock)
+                exact = is_averaged or (is_plain and self.spec.strategy.needs.exchange != "relayed_gradient")
+                for closed in history if exact else ():
+                    worst = float(minus(closed.after.double(), closed.expected).abs().max())
+                    finite = closed.after[closed.after.isfinite()].abs()
+                    scale = max(1.0, float(finite.max()) if len(finite) else 1.0)
+                    assert worst <= tolerance * scale, f"block {index}: {worst} off"
+                if self.spec.strategy.needs.pacing != "bounded":
                     rounds = sorted(key[1] for key in self.closed if key[0] == index)
                     assert rounds == list(range(shard.ledgers[index].round + 1)), f"block {index} closed {rounds}"
                     ends = [*(closed.after for closed in history)]
                     starts = [*(closed.before for closed in history[1:]), block.x]
                     assert all(torch.equal(a, b) for a, b in zip(ends, starts, strict=True)), f"block {index} has a gap"
-                elif exact:
+                elif is_plain and not is_averaged:
                     self._check_sum(block, history, tolerance)
 
-    def _check_sum(self, block: ServerBlock, history: list[Closed], tolerance: float) -> None:
+    def _check_sum(self, block: ParameterBlock, history: list[Closed], tolerance: float) -> None:
         """Asynchronous pushes have no order of their own: their sum must explain where x has come to."""
-        if block.role is not Role.PARAMETER:
-            return
         stretch = slice(*next((b.start, b.stop) for b in self._blocks() if b.index == block.index))
         start = Replica(self.spec, self.workload).flat[stretch].double()
         moved = sum(closed.expected - closed.before.double() for closed in history)
@@ -195,4 +222,4 @@ class AuditedSimulation(Simulation):
         )
 
     def _blocks(self) -> Any:
-        return next(iter(self.workers.values())).exchange.blocks
+        return next(iter(self.workers.values())).shared.blocks

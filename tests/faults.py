@@ -54,20 +54,30 @@ CODECS: tuple[dict[str, Any], ...] = (
 )
 
 
-@lru_cache(maxsize=1)
-def _workload() -> Workload:
-    return Workload(parse_spec({"task": {"kind": "quadratic", "dim": 10, "samples": 64}}).task.build())
+TASKS: tuple[dict[str, Any], ...] = (
+    {"kind": "quadratic", "dim": 10, "samples": 64},
+    {"kind": "custom", "entrypoint": "tests.models:Odd"},
+)
+"""The second has BatchNorm, frozen and unused parameters, and a buffer of infinities."""
+
+
+@lru_cache(maxsize=2)
+def _workload(kind: str) -> Workload:
+    return Workload(parse_spec({"task": next(task for task in TASKS if task["kind"] == kind)}).task.build())
 
 
 def make_spec(seed: int) -> JobSpec:
     """Return the job a seed stands for."""
     choose = random.Random(f"job/{seed}")
     workers = choose.choice((1, 2, 2, 3, 4))
+    strategy = STRATEGIES[seed % len(STRATEGIES)]
+    averages = strategy["kind"] not in ("bsp", "ssp") and strategy.get("aggregate") != "gradients"
     return parse_spec(
         {
             "name": f"faults-{seed}",
-            "task": {"kind": "quadratic", "dim": 10, "samples": 64},
-            "strategy": STRATEGIES[seed % len(STRATEGIES)],
+            "task": random.Random(f"task/{seed}").choice(TASKS),
+            "strategy": strategy,
+            "inner_state": random.Random(f"inner/{seed}").choice(("keep", "average", "reset")) if averages else "keep",
             "optimizer": choose.choice(OPTIMIZERS),
             "compression": {
                 "push": choose.choice(CODECS),
@@ -97,7 +107,7 @@ def make_simulation(seed: int) -> AuditedSimulation:
     spec = make_spec(seed)
     simulation = AuditedSimulation(
         spec,
-        workload=_workload(),
+        workload=_workload(spec.task.kind),
         faults=random_faults(seed, choose.randint(1, 8), 15),
         pace=Pace(step_s=0.02, jitter=0.3, hiccup_share=0.05, slow={0: choose.choice((1.0, 3.0))}),
         max_time_s=600,
@@ -120,6 +130,7 @@ def run_seed(seed: int) -> AuditedSimulation:
         simulation.check()
         assert simulation.coordinator.finished
         assert "eval/loss" in result.metrics
+        assert simulation.saved_by, "it has ended without a model"
     except BaseException as error:
         error.add_note(f"seed {seed}: see it again with `make faults SEED={seed}`") if hasattr(
             error, "add_note"
@@ -142,7 +153,7 @@ def main() -> int:
         simulation = run_seed(arguments.seed)
         for fault in simulation.happened:
             print(f"happened: {fault.action} at {fault.where}, number {fault.nth}, {fault.delay_s} s")
-        for event in simulation.events:
+        for event in simulation.ledger.events:
             print(f"{event.sequence:4d} step {event.step:3d} {event.kind:9s} {event.data}")
         return 0
     happened: Counter[str] = Counter()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysync.engine import messages as m
+from raysync.address import Address, worker
 from raysync.engine.worker import Worker
 from raysync.sim import Simulation
 from raysync.spec import JobSpec, parse_spec
@@ -64,26 +64,28 @@ class WatchedSimulation(Simulation):
         self.after_round: dict[int, dict[int, Tensor]] = defaultdict(dict)
         super().__init__(spec, workload=world.pop("workload", None) or workload(spec), **world)
 
-    def _new_worker(self, worker: int) -> Worker:
-        core = super()._new_worker(worker)
-        finish = core._finish_round
-
-        def watched(decision: m.Decision) -> None:
-            finish(decision)
-            self.after_round[decision.round][worker] = visible(core)
-
-        core._finish_round = watched  # type: ignore[method-assign]
-        return core
+    def _probe(self, address: Address, point: str) -> None:
+        if point == "worker.synced":
+            core = self.cores[address]
+            assert isinstance(core, Worker)
+            assert core.round.decision is not None
+            self.after_round[core.round.decision.round][core.id] = visible(core)
+        super()._probe(address, point)
 
 
-def visible(worker: Worker) -> Tensor:
+def visible(core: Worker) -> Tensor:
     """Return a copy of everything a worker can see of the shared vector."""
-    return torch.cat([worker.exchange.visible, worker.exchange.visible_extras]).clone()
+    return torch.cat([core.shared.visible, core.shared.visible_extras]).clone()
+
+
+def members(*numbers: int) -> tuple[Address, ...]:
+    """Return the addresses of these workers."""
+    return tuple(map(worker, numbers))
 
 
 def final_vector(simulation: Simulation) -> Tensor:
     """Return the shared vector as the shards show it (asynchronous: hold it) at the end."""
-    side = "x" if simulation.spec.strategy.asynchronous else "y"
+    side = "x" if simulation.spec.strategy.needs.pacing == "bounded" else "y"
     blocks = {
         index: getattr(block, side) for shard in simulation.shards.values() for index, block in shard.blocks.items()
     }

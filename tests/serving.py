@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from service.cli import app
 from service.client import Client
-from service.embedded import EmbeddedRay
+from service.runtime.local_ray import EmbeddedRay
 
 BIN = Path(sys.executable).parent
 

@@ -1,1 +1,1 @@
-"""Ray Tune searches over job specifications; they arrive after the control plane."""
+"""Searches over job specifications with Ray Tune, one file per search. None is here yet."""

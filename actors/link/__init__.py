@@ -1,1 +1,5 @@
-"""How cores on different processes reach each other: one port, two transports, one conformance suite."""
+"""How cores on different processes reach each other: one port (`base`), two transports, one conformance suite.
+
+`direct` opens sockets of its own, `ray` uses actor calls; `frames` is what travels on both. A new transport is a file
+with the methods of `base.Link`, and a line in `actors.shell.core_actor`.
+"""

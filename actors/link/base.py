@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from raysync.address import Address
 from raysync.engine.messages import Message
 
 
@@ -33,7 +34,7 @@ class Contact(NamedTuple):
 class Envelope(NamedTuple):
     """A message and the core of this process it is for."""
 
-    to: str
+    to: Address
     message: Message
 
 
@@ -42,13 +43,13 @@ class Link(Protocol):
 
     kind: str
 
-    def connect(self, book: Mapping[str, Contact]) -> None:
+    def connect(self, book: Mapping[Address, Contact]) -> None:
         """Learn where peers are, in addition to those known; a changed contact replaces the old one."""
 
-    def forget(self, names: Iterable[str]) -> None:
+    def forget(self, names: Iterable[Address]) -> None:
         """Drop peers that will not come back, and what waits for them."""
 
-    def send(self, to: str, message: Message) -> None:
+    def send(self, to: Address, message: Message) -> None:
         """Send, in order per peer. Takes in arrivals while it waits for room; raises `PeerLost` if none is made
         within the bound, or `UnknownPeer`.
         """
@@ -58,7 +59,7 @@ class Link(Protocol):
         be delivered.
         """
 
-    def probe(self, peers: list[str], timeout_s: float) -> list[str]:
+    def probe(self, peers: list[Address], timeout_s: float) -> list[Address]:
         """Return the peers that cannot be reached within the bound."""
 
     def wake(self) -> None:

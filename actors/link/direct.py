@@ -26,6 +26,7 @@ from zmq.utils import z85
 from actors.errors import PeerLost, UnknownPeer
 from actors.link.base import Contact, Endpoint, Envelope
 from actors.link.frames import Assembler, Frame, to_frames
+from raysync.address import Address
 from raysync.engine.messages import Message
 
 logging.getLogger("zmq.auth").setLevel(logging.WARNING)  # below that it logs the password
@@ -72,7 +73,7 @@ class DirectLink:
 
     kind = "direct"
 
-    def __init__(self, name: str, key: bytes, ip: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, name: Address, key: bytes, ip: str, timeout_s: float = TIMEOUT_S) -> None:
         self.name, self._keys, self._timeout_s = name, _Keys(key), timeout_s
         self._context = zmq.Context()
         self._guard = ThreadAuthenticator(self._context)
@@ -88,7 +89,7 @@ class DirectLink:
         self._poller = zmq.Poller()
         for inbox in (*self._inboxes, self._woken):
             self._poller.register(inbox, zmq.POLLIN)
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[Address, _Peer] = {}
         self._arrived: list[Envelope] = []
         self.network_bytes = 0
         """What this link has sent to other machines, without what TCP and encryption add."""
@@ -99,7 +100,7 @@ class DirectLink:
 
     # The port
 
-    def connect(self, book: Mapping[str, Contact]) -> None:
+    def connect(self, book: Mapping[Address, Contact]) -> None:
         """Learn where peers are."""
         for name, contact in book.items():
             known = self._peers.get(name)
@@ -109,13 +110,13 @@ class DirectLink:
             is_near = _host(contact.endpoint.tcp) == _host(self._tcp) and os.path.exists(contact.endpoint.ipc)
             self._peers[name] = _Peer(contact, self._dial(contact.endpoint, is_near), is_near)
 
-    def forget(self, names: Iterable[str]) -> None:
+    def forget(self, names: Iterable[Address]) -> None:
         """Close the lines to peers that will not come back."""
         for name in names:
             if name in self._peers:
                 self._peers.pop(name).socket.close(linger=0)
 
-    def send(self, to: str, message: Message) -> None:
+    def send(self, to: Address, message: Message) -> None:
         """Send now, or as soon as the peer takes it."""
         peer = self._peer(to)
         for frame in to_frames(self.name, to, message):
@@ -135,7 +136,7 @@ class DirectLink:
             self._raise_lost()
         return arrived
 
-    def probe(self, peers: list[str], timeout_s: float) -> list[str]:
+    def probe(self, peers: list[Address], timeout_s: float) -> list[Address]:
         """Return the peers whose handshake does not succeed in time."""
         deadline_s = time.monotonic() + timeout_s
         missing = set(peers)
@@ -144,8 +145,8 @@ class DirectLink:
         return sorted(missing)
 
     def wake(self) -> None:
-        """Let `receive` return."""
-        with contextlib.suppress(BlockingIOError):
+        """Let `receive` return; a link that is being closed has nothing to be woken for."""
+        with contextlib.suppress(OSError):
             self._waker.send(b"x")
 
     def flush(self, timeout_s: float) -> bool:
@@ -263,9 +264,9 @@ class DirectLink:
         if frame.body:
             line.send(frame.body, zmq.NOBLOCK, copy=len(frame.body) < _COPY_BELOW_BYTES)
 
-    def _peer(self, name: str) -> _Peer:
+    def _peer(self, name: Address) -> _Peer:
         if name not in self._peers:
-            raise UnknownPeer(name)
+            raise UnknownPeer(str(name))
         return self._peers[name]
 
     def _raise_lost(self) -> None:
@@ -275,7 +276,7 @@ class DirectLink:
                 waited_s = now_s - peer.stuck_since_s
                 peer.outbox.clear()
                 peer.outbox_bytes, peer.stuck_since_s = 0, None
-                raise PeerLost(name, waited_s)
+                raise PeerLost(str(name), waited_s)
 
 
 def _host(address: str) -> str:

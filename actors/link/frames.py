@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from actors.link.base import Envelope
+from raysync.address import Address
 from raysync.engine import messages as m
 from raysync.errors import PayloadError
 
@@ -23,8 +24,8 @@ Buffer = bytes | memoryview
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):
-    sender: str
-    to: str
+    sender: Address
+    to: Address
     total: int
     """Bytes of payload that travel outside the message."""
     message: m.AnyMessage | None
@@ -42,7 +43,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Head).decode
 
 
-def to_frames(sender: str, to: str, message: m.Message) -> Iterator[Frame]:
+def to_frames(sender: Address, to: Address, message: m.Message) -> Iterator[Frame]:
     """Yield the frames of a message; large payloads are not copied."""
     payload: Buffer = getattr(message, "payload", b"")
     if len(payload) <= _INLINE_BYTES:
@@ -59,7 +60,7 @@ class Assembler:
     """Puts frames together again, whoever they come from; raises `PayloadError` for what no sender of ours writes."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, str], _Open] = {}
+        self._open: dict[tuple[Address, Address], _Open] = {}
         """By sender and receiver: each pair has a line of its own, so their parts come in order."""
 
     def feed(self, packed: Buffer, body: Buffer) -> Envelope | None:
@@ -79,7 +80,7 @@ class Assembler:
         self._open[head.sender, head.to] = _Open(head.to, head.message, bytearray(head.total))
         return self._continue((head.sender, head.to), body)
 
-    def _continue(self, line: tuple[str, str], body: Buffer) -> Envelope | None:
+    def _continue(self, line: tuple[Address, Address], body: Buffer) -> Envelope | None:
         open_message = self._open.get(line)
         if open_message is None or not open_message.add(body):
             raise PayloadError("a part that belongs to no message")
@@ -92,7 +93,7 @@ class Assembler:
 class _Open:
     """A message of which parts are still to come."""
 
-    def __init__(self, to: str, message: m.Message, buffer: bytearray) -> None:
+    def __init__(self, to: Address, message: m.Message, buffer: bytearray) -> None:
         self.to, self.message, self.buffer, self.filled = to, message, buffer, 0
 
     def add(self, body: Buffer) -> bool:
@@ -104,7 +105,7 @@ class _Open:
         return True
 
 
-def _envelope(to: str, message: m.Message, payload: memoryview) -> Envelope:
+def _envelope(to: Address, message: m.Message, payload: memoryview) -> Envelope:
     # The payload stays where it arrived; decoders read any buffer.
     msgspec.structs.force_setattr(message, "payload", payload)
     return Envelope(to, message)

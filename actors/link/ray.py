@@ -19,6 +19,7 @@ from actors.errors import PeerLost, UnknownPeer
 from actors.link.base import Contact, Envelope
 from actors.link.direct import TIMEOUT_S
 from actors.link.frames import Assembler, to_frames
+from raysync.address import Address
 from raysync.engine.messages import Message
 
 _WINDOW = 32
@@ -31,15 +32,15 @@ class RayLink:
 
     kind = "ray"
 
-    def __init__(self, name: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, name: Address, timeout_s: float = TIMEOUT_S) -> None:
         self.name, self._timeout_s = name, timeout_s
         self._inbox: deque[tuple[bytes, bytes]] = deque()
         self._inbox_bytes = 0
         self._moved = threading.Condition()
         self._woken = False
         self._assembler = Assembler()
-        self._contacts: dict[str, Contact] = {}
-        self._flying: dict[str, deque[Any]] = {}
+        self._contacts: dict[Address, Contact] = {}
+        self._flying: dict[Address, deque[Any]] = {}
         self._arrived: list[Envelope] = []
         self._closed = False
 
@@ -56,20 +57,20 @@ class RayLink:
 
     # The port
 
-    def connect(self, book: Mapping[str, Contact]) -> None:
+    def connect(self, book: Mapping[Address, Contact]) -> None:
         """Learn where peers are."""
         self._contacts |= book
 
-    def forget(self, names: Iterable[str]) -> None:
+    def forget(self, names: Iterable[Address]) -> None:
         """Drop peers that will not come back."""
         for name in names:
             self._contacts.pop(name, None)
             self._flying.pop(name, None)
 
-    def send(self, to: str, message: Message) -> None:
+    def send(self, to: Address, message: Message) -> None:
         """Call the peer; wait while too many calls are on their way."""
         if to not in self._contacts:
-            raise UnknownPeer(to)
+            raise UnknownPeer(str(to))
         flying = self._flying.setdefault(to, deque())
         for frame in to_frames(self.name, to, message):
             self._make_room(to, flying)
@@ -84,7 +85,7 @@ class RayLink:
             self._raise_lost()
         return arrived
 
-    def probe(self, peers: list[str], timeout_s: float) -> list[str]:
+    def probe(self, peers: list[Address], timeout_s: float) -> list[Address]:
         """Return the peers whose actor does not answer in time."""
         calls = {peer: self._contacts[peer].actor.ping.remote() for peer in peers}
         ready, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=timeout_s)
@@ -110,31 +111,31 @@ class RayLink:
         return True
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Let nobody wait for this link any more."""
+        """Release whatever waits for this link."""
         with self._moved:
             self._closed = True
             self._moved.notify_all()
 
-    def _make_room(self, to: str, flying: deque[Any]) -> None:
+    def _make_room(self, to: Address, flying: deque[Any]) -> None:
         started_s = time.monotonic()
         while len(flying) >= _WINDOW:
             done, _ = ray.wait([flying[0]], timeout=0.05)
             if done:
                 if _failed(flying.popleft()):
                     flying.clear()
-                    raise PeerLost(to, time.monotonic() - started_s)
+                    raise PeerLost(str(to), time.monotonic() - started_s)
                 continue
             self._drain(0.0)
             if time.monotonic() - started_s > self._timeout_s:
                 flying.clear()
-                raise PeerLost(to, time.monotonic() - started_s)
+                raise PeerLost(str(to), time.monotonic() - started_s)
 
     def _raise_lost(self) -> None:
         for to, flying in self._flying.items():
             while flying and ray.wait([flying[0]], timeout=0)[0]:
                 if _failed(flying.popleft()):
                     flying.clear()
-                    raise PeerLost(to, 0.0)
+                    raise PeerLost(str(to), 0.0)
 
     def _drain(self, timeout_s: float) -> None:
         """Move frames out of the inbox, waiting up to `timeout_s` for the first."""

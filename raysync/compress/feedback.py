@@ -62,7 +62,7 @@ class Feedback:
             self._norm = None
 
     def forget(self, block: int) -> None:
-        """Somebody else answers for what was never sent of a block."""
+        """Drop what was never sent of a block: its shard has it now."""
         self._residual = {key: rest for key, rest in self._residual.items() if key[0] != block}
         self._norm = None
 

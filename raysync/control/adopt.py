@@ -2,6 +2,9 @@
 
 A control plane may have been away, and so may the cluster: the books, the job's folder and the cluster each tell a
 part, and whatever they tell, every job is launched once, followed to its end, or ended with a reason.
+
+Silence is not death: a job whose cluster does not answer may train on. It has failed for a lost cluster only when
+another cluster answers at that address, or the same one answers without its controller.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ import msgspec
 
 from raysync.control.states import JobState
 
-GRACE_S = 150.0
-"""A cluster that has not answered for so long is taken for gone: longer than joining a busy one takes."""
+GRACE_S = 30.0
+"""A job whose cluster has not answered for so long is shown as recovering; nothing else follows from it."""
+MISSING_S = 5.0
+"""A controller is gone when its cluster has answered without it for so long: Ray may be finding it again."""
 MAX_LAUNCHES = 5
 """A job whose cluster goes away again and again is not started for ever."""
 
@@ -30,18 +35,24 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is there."""
     launches: int = 0
     """How often it was started; counted before each start, so it may not have come to it."""
+    is_admitted: bool = True
+    """It is its turn to be started."""
     launched_on: str | None = None
     """The cluster it was last started on."""
     cluster: str | None
     """The cluster that answers now."""
+    elsewhere: str | None = None
+    """The address of its cluster, if that is not the one where a cluster is looked for."""
     unreachable_s: float = 0.0
-    """For how long none has answered."""
+    """For how long nothing has been heard of its cluster."""
     has_controller: bool = False
+    missing_s: float = 0.0
+    """For how long its cluster has answered without its controller."""
     end: JobState | None = None
     """The terminal state the job's folder tells of."""
     end_reason: str = ""
     stop: str | None = None
-    """Why somebody asked it to end."""
+    """Why it was asked to end."""
     on_cluster_loss: OnClusterLoss = "fail"
     has_checkpoint: bool = False
     has_trained: bool = False
@@ -83,34 +94,45 @@ def adopt(known: Known) -> Verdict:
         return Verdict(Move.REST, "it has ended")
     if known.end is not None and not known.has_controller:
         return Verdict(Move.FINISH, known.end_reason)
-    if known.cluster is None:
-        return _without_cluster(known)
     if known.has_controller:
         return Verdict(Move.FOLLOW, "its controller answers")
-    if known.stop is not None:
-        return Verdict(Move.STOP, _stopped(known.stop, "nothing of it runs any more" if known.launches else None))
     if known.launches == 0:
-        return Verdict(Move.LAUNCH, "it has not been started yet")
-    return _after_loss(known)
+        return _not_started(known)
+    is_there = known.cluster is not None and (known.cluster == known.launched_on or known.elsewhere is None)
+    return _after_loss(known) if is_there else _in_silence(known)
 
 
-def _without_cluster(known: Known) -> Verdict:
-    if known.stop is not None and known.launches == 0:
+def _not_started(known: Known) -> Verdict:
+    if known.stop is not None:
         return Verdict(Move.STOP, _stopped(known.stop, None))
-    if known.launches == 0:
-        return Verdict(Move.WAIT, "no Ray cluster answers; it starts when one does")
+    if known.cluster is None:
+        return Verdict(Move.WAIT, NO_CLUSTER)
+    if not known.is_admitted:
+        return Verdict(Move.WAIT, "it waits for its turn")
+    return Verdict(Move.LAUNCH, "it has not been started yet")
+
+
+def _in_silence(known: Known) -> Verdict:
+    """A job that has been started on a cluster nothing is heard of: whatever was asked of it waits, too."""
+    told = "" if known.stop is None else "; it is told to stop as soon as it can be reached"
     if known.unreachable_s < GRACE_S:
-        return Verdict(Move.WAIT, "its Ray cluster does not answer now; it may train on")
-    if known.stop is not None:
-        return Verdict(Move.STOP, _stopped(known.stop, "its Ray cluster is gone"))
-    if known.on_cluster_loss == "resume" or not _has_begun(known):
-        return Verdict(Move.WAIT, "its Ray cluster is gone; it goes on when one answers", JobState.RECOVERING)
-    return Verdict(Move.FAIL, f"its Ray cluster has not answered for {known.unreachable_s:.0f} s; {_REMEDY}")
+        return Verdict(Move.WAIT, f"its Ray cluster does not answer now; it may train on{told}")
+    where = f"its Ray cluster at {known.elsewhere}, which no service reaches," if known.elsewhere else "its Ray cluster"
+    moved = f", or a service is started with --replaces-ray {known.elsewhere}" if known.elsewhere else ""
+    reason = (
+        f"{where} has not answered for more than {GRACE_S:.0f} s; it may train on, and is found again when that "
+        f"cluster answers. It counts as lost only when another cluster answers there{moved}{told}"
+    )
+    return Verdict(Move.WAIT, reason, JobState.RECOVERING)
 
 
 def _after_loss(known: Known) -> Verdict:
     moved = known.launched_on is not None and known.launched_on != known.cluster
     lost = "the Ray cluster it ran on is gone" if moved else "its controller is gone"
+    if not moved and known.missing_s < MISSING_S and (_has_begun(known) or known.stop is not None):
+        return Verdict(Move.WAIT, "its Ray cluster answers without its controller; looking again")
+    if known.stop is not None:
+        return Verdict(Move.STOP, _stopped(known.stop, "nothing of it runs any more"))
     if known.launches >= MAX_LAUNCHES:
         return Verdict(Move.FAIL, f"{lost}, and it has been started {known.launches} times; last: {known.reason}")
     if not _has_begun(known):
@@ -122,6 +144,40 @@ def _after_loss(known: Known) -> Verdict:
     return Verdict(Move.RELAUNCH, f"{lost}: back to the last checkpoint")
 
 
+class Leftover(StrEnum):
+    """What to do about a controller that runs on a cluster."""
+
+    LEAVE = "leave"
+    """it belongs to a job of the books"""
+    STOP = "stop"
+    """ask it to end in good order"""
+    CLEAR = "clear"
+    """it has ended: nothing of it is needed any more"""
+
+
+def leftover(state: JobState | None, end: JobState | None, stop: str | None) -> tuple[Leftover, str]:
+    """Return what to do about a controller that runs, and why.
+
+    Args:
+        state: The job's state in the books; None if they do not have it.
+        end: The terminal state the job itself has written down.
+        stop: Why it was asked to end.
+
+    Only a job that has ended by its own word is cleared away: the books may be wrong about what they could not see.
+
+    """
+    if state is None:
+        return Leftover.LEAVE, "the books do not have it: it is not this service's"
+    if not state.is_terminal:
+        return Leftover.LEAVE, "it is looked after"
+    if end is not None:
+        return Leftover.CLEAR, "it has ended"
+    if stop is not None:
+        return Leftover.STOP, stop
+    return Leftover.LEAVE, f"the books have it as {state.value}, and it trains on: end it with Ray's own tools"
+
+
+NO_CLUSTER = "no Ray cluster answers; it starts when one does"
 _REMEDY = "submit with on_cluster_loss: resume to go on from the last checkpoint by itself"
 
 

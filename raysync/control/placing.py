@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from raysync.address import Address, shard
+from raysync.spec import Scale
+
 Resources = Mapping[str, float]
 
 
@@ -12,6 +15,13 @@ class Shortage(NamedTuple):
     """Why it does not fit."""
 
     reason: str
+    is_lasting: bool = False
+    """It would not fit if the whole cluster were free, and no autoscaler adds nodes."""
+
+
+def demand_of(scale: Scale) -> dict[str, float]:
+    """Return what one worker needs."""
+    return {"CPU": scale.cpus_per_worker, **({"GPU": scale.gpus_per_worker} if scale.gpus_per_worker else {})}
 
 
 def place(
@@ -20,11 +30,13 @@ def place(
     free: Mapping[str, Resources],
     strategy: Literal["spread", "pack"],
     taken: Mapping[str, int] | None = None,
+    total: Mapping[str, Resources] | None = None,
 ) -> list[str] | Shortage:
     """Return a node for each of `count` workers that need `demand`, or say what is missing.
 
     `taken` tells how many of the job's workers each node has already: `spread` goes where there are fewest, `pack`
-    where there are most. Ties go to the node with more room, then by name.
+    where there are most. Ties go to the node with more room, then by name. `total` is what the nodes have when nothing
+    runs on them, given where no autoscaler adds more: with it a job that can never fit is told so.
     """
     room = {node: _fits(demand, resources) for node, resources in free.items()}
     crowd = {node: (taken or {}).get(node, 0) for node in free}
@@ -33,7 +45,7 @@ def place(
     for _ in range(count):
         open_nodes = [node for node, left in room.items() if left > 0]
         if not open_nodes:
-            return Shortage(_missing(count, demand, free))
+            return _lacking(count, demand, free, total, sum((taken or {}).values()))
         node = min(open_nodes, key=lambda node: (sign * crowd[node], -room[node], node))
         chosen.append(node)
         room[node] -= 1
@@ -46,9 +58,9 @@ class Seats(NamedTuple):
 
     coordinator: str
     """A node that trains: one that does not may be far from all of them."""
-    shards: dict[int, str]
+    shards: dict[Address, str]
     """The node of each shard that is an actor of its own."""
-    guests: list[tuple[int, ...]]
+    guests: list[tuple[Address, ...]]
     """The shards inside each worker's process."""
 
 
@@ -58,11 +70,11 @@ def seat_servers(nodes: Sequence[str], num_shards: int, shards_in: Literal["acto
     Shards go beside the workers, or into them, in turn: what a shard and a worker of one node say to each other stays
     there.
     """
-    turns = [shard % len(nodes) for shard in range(num_shards)]
+    turns = [slot % len(nodes) for slot in range(num_shards)]
     if shards_in == "workers":
-        guests = [tuple(shard for shard in range(num_shards) if turns[shard] == worker) for worker in range(len(nodes))]
+        guests = [tuple(shard(slot) for slot, turn in enumerate(turns) if turn == nth) for nth in range(len(nodes))]
         return Seats(nodes[0], {}, guests)
-    return Seats(nodes[0], {shard: nodes[turn] for shard, turn in enumerate(turns)}, [()] * len(nodes))
+    return Seats(nodes[0], {shard(slot): nodes[turn] for slot, turn in enumerate(turns)}, [()] * len(nodes))
 
 
 def _fits(demand: Resources, free: Resources) -> int:
@@ -70,17 +82,41 @@ def _fits(demand: Resources, free: Resources) -> int:
     return min(counts, default=1_000_000)
 
 
-def _missing(count: int, demand: Resources, free: Mapping[str, Resources]) -> str:
-    fits = sum(_fits(demand, resources) for resources in free.values())
+def _lacking(
+    count: int, demand: Resources, free: Mapping[str, Resources], total: Mapping[str, Resources] | None, taken: int
+) -> Shortage:
+    plural = f"{count} workers need" if count > 1 else "1 worker needs"
     needs = ", ".join(f"{_number(need)} {name}" for name, need in demand.items() if need > 0)
-    there = ", ".join(
-        f"{_number(sum(resources.get(name, 0.0) for resources in free.values()))} {name}" for name in demand
+    fits = sum(_fits(demand, resources) for resources in free.values())
+    now = f"{plural} {needs}{' each' if count > 1 else ''}; {fits} fit{'s' if fits == 1 else ''} now"
+    most = None if total is None else sum(_fits(demand, resources) for resources in total.values())
+    if total is None or most is None or most >= count + taken:
+        return Shortage(f"{now} ({_sums(demand, free)} free on {_nodes(free)})")
+    beside = f" beside the {taken} there are" if taken else ""
+    return Shortage(
+        f"{now}, and {count}{beside} never will: this cluster has {_sums(demand, total)} on {_nodes(total)}, room for "
+        f"{most}. {_remedy(demand, total, count + taken)}",
+        is_lasting=True,
     )
-    plural = "s" if count > 1 else ""
-    return (
-        f"{count} worker{plural} need {needs} each; {fits} fit{'s' if fits == 1 else ''} now "
-        f"({there} free on {len(free)} node{'s' if len(free) != 1 else ''})"
+
+
+def _remedy(demand: Resources, total: Mapping[str, Resources], count: int) -> str:
+    """Return what would make room, naming the fields of what there is too little of."""
+    alone = {name: sum(_fits({name: need}, nodes) for nodes in total.values()) for name, need in demand.items()}
+    short = [name for name, fits in alone.items() if fits < count] or list(demand)
+    fields = [{"CPU": "scale.cpus_per_worker", "GPU": "scale.gpus_per_worker"}.get(name, name) for name in short]
+    hint = " (to a Ray that raysync serve started: --num-cpus)" if "CPU" in short else ""
+    return f"Lower {' or '.join(['scale.workers', *fields])}, or add nodes{hint}"
+
+
+def _sums(demand: Resources, nodes: Mapping[str, Resources]) -> str:
+    return ", ".join(
+        f"{_number(sum(resources.get(name, 0.0) for resources in nodes.values()))} {name}" for name in demand
     )
+
+
+def _nodes(nodes: Mapping[str, Resources]) -> str:
+    return f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
 
 
 def _number(value: float) -> str:

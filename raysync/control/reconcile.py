@@ -11,10 +11,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from raysync.address import Address
+from raysync.control.incidents import Incidents
+from raysync.control.roles import ROLES, Death
 from raysync.control.states import JobState
 
-MAX_DEATHS_IN_A_ROW = 5
-"""So many workers may die without a step between them; more, and the job would die again and again."""
+MAX_INCIDENTS_IN_A_ROW = 5
+"""So often may workers die without a step between them, however many at once; more, and they would for ever."""
 MAX_RECOVERIES_IN_A_ROW = 3
 
 
@@ -39,7 +42,7 @@ class ActorSeen(NamedTuple):
 
 
 class StopAsked(NamedTuple):
-    """Somebody wants the job to end."""
+    """The job is to end."""
 
     reason: str
     is_overdue: bool
@@ -50,25 +53,36 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a decision about a job may depend on."""
 
     state: JobState
-    servers: Mapping[str, ActorSeen] = msgspec.field(default_factory=dict)
-    """Coordinator and shards by address."""
-    workers: Mapping[int, ActorSeen] = msgspec.field(default_factory=dict)
-    members: frozenset[int] = frozenset()
+    actors: Mapping[Address, ActorSeen] = msgspec.field(default_factory=dict)
+    """Every core that was started, and how the actor is that hosts it."""
+    members: frozenset[Address] = frozenset()
     """Workers in the present view."""
-    leaving: frozenset[int] = frozenset()
+    leaving: frozenset[Address] = frozenset()
     """Workers that have been asked to leave."""
     wanted_workers: int
+    num_shards: int = 1
+    shards_in_workers: bool = False
     shortage: str | None = None
     """Why the workers that are missing cannot be placed now."""
     has_begun: bool = False
     """The first view has been formed."""
     has_finished: bool = False
-    """The coordinator has heard everybody's farewell."""
+    """The coordinator has heard every worker's farewell."""
+    lacks_model: bool = False
+    """It has finished, and the final model is not in the job's folder."""
     is_paused: bool = False
+    paused_by: str = ""
+    """Who set the knob, where that is known."""
     stop: StopAsked | None = None
     has_checkpoint: bool = False
-    deaths_in_a_row: int = 0
+    incidents: Incidents = Incidents()
+    """How often workers died since the last step; deaths of one cause count once."""
     recoveries_in_a_row: int = 0
+
+    def whose_death(self, means: Death) -> dict[Address, ActorSeen]:
+        """Return the actors whose death means this, in order."""
+        found = sorted(self.actors.items())
+        return {address: seen for address, seen in found if ROLES[address.role].death is means}
 
 
 class Act(StrEnum):
@@ -80,7 +94,7 @@ class Act(StrEnum):
     """start one more worker"""
     RETIRE = "retire"
     """ask a worker to leave"""
-    BURY = "bury"
+    REMOVE_DEAD = "remove_dead"
     """tell the coordinator of a death and clear up"""
     DISMISS = "dismiss"
     """clear up after a worker that has left"""
@@ -89,10 +103,10 @@ class Act(StrEnum):
 
 
 class Action(NamedTuple):
-    """One act, on one worker where that makes sense."""
+    """One act, on one actor where that makes sense."""
 
     act: Act
-    worker: int | None = None
+    who: Address | None = None
 
 
 class Plan(NamedTuple):
@@ -111,24 +125,32 @@ def reconcile(seen: Seen) -> Plan:
 
 
 def _end(seen: Seen) -> Plan | None:
-    names = {**seen.servers, **{f"worker/{worker}": found for worker, found in seen.workers.items()}}
-    for name, found in sorted(names.items()):
+    for address, found in sorted(seen.actors.items()):
         if found.life is Life.FAILED:
-            return Plan(JobState.FAILED, f"{name}: {found.detail}")
+            return Plan(JobState.FAILED, f"{address}: {found.detail}")
     if seen.has_finished:
         if seen.stop is not None:
             return Plan(JobState.STOPPED, seen.stop.reason)
-        return Plan(JobState.SUCCEEDED, "the last step is done and everybody has said farewell")
+        if seen.lacks_model:
+            return Plan(JobState.FAILED, _NO_MODEL)
+        return Plan(JobState.SUCCEEDED, "the last step is done and every worker has said farewell")
     if seen.stop is not None and seen.stop.is_overdue:
         return Plan(JobState.STOPPED, f"{seen.stop.reason}; it did not end in good order and was ended by force")
-    if seen.deaths_in_a_row > MAX_DEATHS_IN_A_ROW:
-        last = next((found.detail for found in seen.workers.values() if found.life is Life.DEAD), "")
-        return Plan(JobState.FAILED, f"{seen.deaths_in_a_row} workers died without a step between them; last: {last}")
+    if seen.incidents.in_a_row > MAX_INCIDENTS_IN_A_ROW:
+        times, last = f"workers died {seen.incidents.in_a_row} times", seen.incidents.last
+        return Plan(JobState.FAILED, f"{times} without a step between them; last: {last}")
     return None
 
 
+_NO_MODEL = (
+    "the last step is done, but final/model.pt is not in the job's folder: workers on several machines need a folder "
+    "all of them see, or a URI such as s3://..."
+)
+
+
 def _mend_servers(seen: Seen) -> Plan | None:
-    dead = {name: found.detail for name, found in sorted(seen.servers.items()) if found.life is Life.DEAD}
+    servers = seen.whose_death(Death.RECOVER)
+    dead = {address: found.detail for address, found in servers.items() if found.life is Life.DEAD}
     if not dead:
         return None
     name, detail = next(iter(dead.items()))
@@ -149,18 +171,26 @@ def _launch(seen: Seen) -> Plan:
         return Plan(JobState.STOPPED, f"{seen.stop.reason}, before it started")
     if seen.shortage is not None:
         return Plan(JobState.PENDING, seen.shortage)
-    return Plan(JobState.STARTING, "it fits", (Action(Act.LAUNCH),))
+    return Plan(JobState.STARTING, f"starting {_actors(seen)}", (Action(Act.LAUNCH),))
+
+
+def _actors(seen: Seen) -> str:
+    """Return what a launch starts, in words."""
+    workers = f"{seen.wanted_workers} worker{'s' if seen.wanted_workers != 1 else ''}"
+    shards = f"{seen.num_shards} shard{'s' if seen.num_shards != 1 else ''}"
+    return f"{workers}{f' with {shards} in them' if seen.shards_in_workers else f', {shards}'} and the coordinator"
 
 
 def _tend(seen: Seen) -> Plan:
-    dead = [worker for worker, found in seen.workers.items() if found.life is Life.DEAD]
-    gone = [worker for worker, found in seen.workers.items() if found.life is Life.GONE]
+    workers = seen.whose_death(Death.REPLACE)
+    dead = [worker for worker, found in workers.items() if found.life is Life.DEAD]
+    gone = [worker for worker, found in workers.items() if found.life is Life.GONE]
     if {*gone} & seen.members - seen.leaving:
-        burials = tuple(Action(Act.BURY, worker) for worker in dead)
-        return Plan(seen.state, "the last step is done; workers say farewell", burials)
-    live = [w for w, found in sorted(seen.workers.items()) if found.life in (Life.STARTING, Life.ALIVE)]
+        removals = tuple(Action(Act.REMOVE_DEAD, worker) for worker in dead)
+        return Plan(seen.state, "the last step is done; workers say farewell", removals)
+    live = [worker for worker, found in workers.items() if found.life in (Life.STARTING, Life.ALIVE)]
     staying = [worker for worker in live if worker not in seen.leaving]
-    actions = [Action(Act.BURY, worker) for worker in dead] + [Action(Act.DISMISS, worker) for worker in gone]
+    actions = [Action(Act.REMOVE_DEAD, worker) for worker in dead] + [Action(Act.DISMISS, worker) for worker in gone]
     if seen.stop is not None:
         return Plan(JobState.STOPPING, seen.stop.reason, tuple(actions))
     missing = seen.wanted_workers - len(staying)
@@ -171,17 +201,17 @@ def _tend(seen: Seen) -> Plan:
     return Plan(*_state(seen, dead, live, missing), tuple(actions))
 
 
-def _state(seen: Seen, dead: list[int], live: list[int], missing: int) -> tuple[JobState, str]:
+def _state(seen: Seen, dead: list[Address], live: list[Address], missing: int) -> tuple[JobState, str]:
     starting = [worker for worker in live if worker not in seen.members | seen.leaving]
     if dead:
-        return JobState.RECOVERING, f"worker {dead[0]} died ({seen.workers[dead[0]].detail}); a new one takes its place"
+        return JobState.RECOVERING, f"{dead[0].spoken} died ({seen.actors[dead[0]].detail}); a new one takes its place"
     if not seen.has_begun:
-        up = sum(seen.workers[worker].life is Life.ALIVE for worker in live)
+        up = sum(seen.actors[worker].life is Life.ALIVE for worker in live)
         return JobState.STARTING, f"{up} of {seen.wanted_workers} workers are up"
     if missing > 0 and seen.shortage is not None:
         return JobState.RESIZING, f"{len(live)} of {seen.wanted_workers} workers: {seen.shortage}"
     if seen.is_paused:
-        return JobState.PAUSED, "somebody paused it"
+        return JobState.PAUSED, f"{seen.paused_by} paused it" if seen.paused_by else "the knob pause is set"
     if missing or starting or seen.leaving & {*live}:
         if seen.state is JobState.RECOVERING:
             return JobState.RECOVERING, "the replacement is on its way"

@@ -21,13 +21,13 @@ class JobState(StrEnum):
     RECOVERING = "RECOVERING"
     """something died and is being replaced"""
     STOPPING = "STOPPING"
-    """makes its last step because somebody asked"""
+    """makes its last step because it was asked to"""
     SUCCEEDED = "SUCCEEDED"
     """has spent its budget or reached its target"""
     FAILED = "FAILED"
     """could not go on; the reason says why"""
     STOPPED = "STOPPED"
-    """ended because somebody asked"""
+    """ended because it was asked to"""
 
     @property
     def is_terminal(self) -> bool:

@@ -1,10 +1,15 @@
-"""A view: who is a member, from which step on, and where the group then stands in the data. Numbered; every change
-makes a new one.
+"""A view: all that the members of a job must agree on. Who is in, from which step on, where the group then stands in
+the data, which shard serves which blocks, and the knobs. Numbered; every change makes a new one.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import msgspec
+
+from raysync.address import Address
+from raysync.knobs import Knobs
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -18,31 +23,45 @@ class Cursor(msgspec.Struct, frozen=True):
     """What earlier views have read of this lap: (number of workers, steps) each."""
 
 
-class View(msgspec.Struct, frozen=True):
-    """The membership of a job. Messages carry its number; an old number is answered with the new view."""
+class View(msgspec.Struct, frozen=True, dict=True):
+    """What members agree on. Messages carry its number; an old number is answered with the new view."""
 
     number: int = 0
-    members: tuple[int, ...] = ()
-    """Worker ids, ascending."""
-    leavers: tuple[int, ...] = ()
+    members: tuple[Address, ...] = ()
+    """Ascending."""
+    leavers: tuple[Address, ...] = ()
     """Workers on their way out: they finish their last round and hand over, but get no more steps."""
     start_step: int = 0
     """The first step whose samples are dealt out among these members."""
     cursor: Cursor = Cursor()
-    first_rounds: dict[int, int] = {}
+    first_rounds: dict[Address, int] = {}
     """The first round each member takes part in: one that joined anew owes nothing to rounds decided before."""
+    last_rounds: dict[Address, int] = {}
+    """The last round each leaver takes part in."""
+    servers: tuple[Address, ...] = ()
+    """Which shard serves each slot; a block's slot never changes, who serves it may."""
+    knobs: Knobs = Knobs(0, {})
+    """In force from this view on."""
 
-    @property
-    def everyone(self) -> tuple[int, ...]:
+    @cached_property
+    def everyone(self) -> tuple[Address, ...]:
         """Members and leavers: whoever may still take part in a round."""
         return tuple(sorted({*self.members, *self.leavers}))
 
-    def contributors(self, participants: tuple[int, ...], round: int) -> set[int]:
-        """Return those of a round's participants who are still expected to push."""
-        everyone, first_rounds = self.everyone, self.first_rounds
-        return {worker for worker in participants if worker in everyone and first_rounds.get(worker, 0) <= round}
+    @cached_property
+    def here(self) -> frozenset[Address]:
+        """The same as a set, for those who ask at every message."""
+        return frozenset(self.everyone)
 
-    def rank(self, worker: int) -> int:
+    def contributors(self, participants: tuple[Address, ...] | None, round: int) -> set[Address]:
+        """Return those of a round's participants (None: all who were in) who are still expected to push."""
+        asked = self.here if participants is None else self.here.intersection(participants)
+        return {worker for worker in asked if self._owes(worker, round)}
+
+    def _owes(self, worker: Address, round: int) -> bool:
+        return self.first_rounds.get(worker, 0) <= round and round <= self.last_rounds.get(worker, round)
+
+    def rank(self, worker: Address) -> int:
         """Return the place of a worker among the members."""
         return self.members.index(worker)
 

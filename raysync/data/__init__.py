@@ -1,4 +1,6 @@
-"""Data order: SelDP, DefDP, label skew and data injection."""
+"""Who reads which samples: SelDP and DefDP order, label skew, data injection. Everything is pure in (seed, view,
+worker, step), so a batch can be read again after a restart.
+"""
 
 from __future__ import annotations
 

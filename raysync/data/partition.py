@@ -3,7 +3,7 @@
 A *lap* is one pass over the data by all workers together: the samples, in an order common to all, are cut into N
 chunks and each worker reads one. `seldp` passes the chunks on after every lap (worker n reads chunk n, n+1, ...),
 so that in a step no two workers hold the same sample, a lap covers everything once, and N laps (an *epoch*) show
-everything to everybody. `defdp` never passes them on.
+everything to all workers. `defdp` never passes them on.
 
 When the membership changes inside a lap, what is left of it is cut anew among the new members and read first:
 nothing is repeated or left out. The history needed for that travels in the view's `Cursor`.
@@ -16,15 +16,17 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from raysync.address import Address
 from raysync.control.view import Cursor, View
 from raysync.errors import TaskError
 from raysync.spec import Data, Partition
+from raysync.value import whole
 
 Indices = NDArray[np.int64]
 
 
 class Sampler:
-    """Deals out sample indices; holds no state but a cache of the orders it has worked out."""
+    """DataViews out sample indices; holds no state but a cache of the orders it has worked out."""
 
     def __init__(self, data: Data, num_samples: int, seed: int, labels: NDArray[np.int64] | None = None) -> None:
         if data.label_skew is not None and labels is None:
@@ -36,7 +38,7 @@ class Sampler:
         self._pool = lru_cache(maxsize=4)(self._pool_uncached)
         self._chunk = lru_cache(maxsize=16)(self._chunk_uncached)
 
-    def batch(self, view: View, worker: int, step: int) -> Indices:
+    def batch(self, view: View, worker: Address, step: int) -> Indices:
         """Return the indices of the samples `worker` reads at `step`."""
         if step < view.start_step:
             raise ValueError(f"view {view.number} deals out data from step {view.start_step} on, not at {step}")
@@ -46,7 +48,7 @@ class Sampler:
         if injection is None:
             return local
         sharers = _generator(self._seed, "share", step).permutation(num_workers)[
-            : int(np.ceil(injection.alpha * num_workers))
+            : -whole(-injection.alpha * num_workers)
         ]
         shared = [self._local(view, int(peer), step) for peer in sorted(sharers) if peer != rank]
         return np.concatenate([local, *(batch[: round(injection.beta * len(batch))] for batch in shared)])

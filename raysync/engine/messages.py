@@ -4,25 +4,12 @@ view's number.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
+from raysync.address import Address
 from raysync.control.view import View
 from raysync.knobs import Knobs
 from raysync.sync.base import PayloadKind
-
-COORDINATOR = "coordinator"
-
-
-def worker_address(worker: int) -> str:
-    """Return where a worker is reached."""
-    return f"worker/{worker}"
-
-
-def shard_address(shard: int) -> str:
-    """Return where a shard is reached."""
-    return f"shard/{shard}"
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -34,20 +21,13 @@ class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         return len(getattr(self, "payload", None) or b"")
 
 
-class Send(NamedTuple):
-    """A message and where it goes."""
-
-    to: str
-    message: Message
-
-
 # Worker -> coordinator
 
 
 class Join(Message, frozen=True):
     """I am ready to train; also said by a worker that was left out of a view while alive."""
 
-    worker: int
+    sender: Address
     num_samples: int
     num_elements: int
     """Length of the flat vector: all workers must agree."""
@@ -61,7 +41,7 @@ class Report(Message, frozen=True):
     """What I saw at a step. Under asynchronous strategies also: my update of this step is on the shards."""
 
     view: int
-    worker: int
+    sender: Address
     step: int
     values: tuple[float, ...]
     metrics: dict[str, float]
@@ -70,18 +50,20 @@ class Report(Message, frozen=True):
 
 
 class Leave(Message, frozen=True):
-    """I would like to leave at the next step decided on."""
+    """The sender would like to leave at the next step decided on."""
 
-    worker: int
+    sender: Address
 
 
 class Farewell(Message, frozen=True):
     """I am done: the job has ended for me, or I have left and handed over what I had not sent."""
 
-    worker: int
+    sender: Address
     finished: bool
     """Whether the sender has seen the job's last round."""
     metrics: dict[str, float]
+    saved: bool = False
+    """Whether the sender has saved the final model: it is where it belongs."""
 
 
 # Coordinator -> worker
@@ -94,7 +76,7 @@ class Welcome(Message, frozen=True):
     knobs: Knobs
     step: int
     round: int
-    participants: tuple[int, ...]
+    participants: tuple[Address, ...] | None
     """Who contributes to `round`, in case a shard has not heard of it."""
     finished: bool = False
     """The job has made its last step; fetch and rest."""
@@ -107,7 +89,7 @@ class AskAgain(Message, frozen=True):
 
 
 class Decision(Message, frozen=True):
-    """What everybody does at the end of a step, and why."""
+    """What all workers do at the end of a step, and why."""
 
     view: int
     step: int
@@ -116,15 +98,21 @@ class Decision(Message, frozen=True):
     knobs: Knobs
     round: int
     """The number of the synchronisation this step ends in, or of the last one before it."""
-    participants: tuple[int, ...] = ()
-    payload_kind: PayloadKind = "delta"
-    leavers: tuple[int, ...] = ()
+    participants: tuple[Address, ...] | None = None
+    """Who contributes to it; None: all who take part in the step."""
+    num_participants: int = 0
+    payload_kind: PayloadKind = "displacement"
+    leavers: tuple[Address, ...] = ()
     """Who leaves after this step."""
     final: bool = False
 
 
 class Goodbye(Message, frozen=True):
     """Your farewell was heard."""
+
+
+class SaveModel(Message, frozen=True):
+    """Save the final model: whoever was to do it is gone."""
 
 
 class NewView(Message, frozen=True):
@@ -140,19 +128,19 @@ class Fetch(Message, frozen=True):
     """Send me your block as it is after `round`."""
 
     view: int
-    worker: int
+    sender: Address
     block: int
     round: int
-    participants: tuple[int, ...]
+    participants: tuple[Address, ...] | None
 
 
 class Init(Message, frozen=True):
     """The first values of a block."""
 
     view: int
-    worker: int
+    sender: Address
     block: int
-    role: str
+    content: str
     payload: bytes
 
 
@@ -160,15 +148,23 @@ class Push(Message, frozen=True):
     """My contribution to a block in a round (under asynchronous strategies: at my clock)."""
 
     view: int
-    worker: int
+    sender: Address
     block: int
     round: int
-    participants: tuple[int, ...]
+    participants: tuple[Address, ...] | None
     payload: bytes
     payload_kind: PayloadKind
     weight: float
     lr: float
-    pull_ratio: float | None = None
+
+
+class HasPush(Message, frozen=True):
+    """Have you my push? It is not sent again before you say that you have not."""
+
+    view: int
+    sender: Address
+    block: int
+    round: int
 
 
 class Pull(Message, frozen=True):
@@ -177,18 +173,17 @@ class Pull(Message, frozen=True):
     """
 
     view: int
-    worker: int
+    sender: Address
     block: int
     round: int
-    participants: tuple[int, ...]
-    pull_ratio: float | None = None
+    participants: tuple[Address, ...] | None
 
 
 class Handover(Message, frozen=True):
     """A leaver's residual, to be added to the next round."""
 
     view: int
-    worker: int
+    sender: Address
     block: int
     share: float
     """The weight the leaver had in the mean."""
@@ -202,6 +197,13 @@ class NeedInit(Message, frozen=True):
     """I hold no values yet: send me yours."""
 
     block: int
+
+
+class NeedPush(Message, frozen=True):
+    """I have no push of yours for this round: send it again."""
+
+    block: int
+    round: int
 
 
 class State(Message, frozen=True):
@@ -231,27 +233,44 @@ class Ack(Message, frozen=True):
     round: int
 
 
-# Coordinator <-> shard, and everybody for checkpoints
+# Coordinator <-> shard, and every core for checkpoints
 
 
 class ViewSeen(Message, frozen=True):
     """The shard has adopted a view."""
 
-    shard: int
+    sender: Address
     number: int
 
 
-class SnapshotRequest(Message, frozen=True):
-    """Save yourself as you are; everybody is at rest."""
+class CheckpointRequest(Message, frozen=True):
+    """Save yourself as you are; all cores are at rest."""
 
-    snapshot: int
+    checkpoint: int
 
 
-class SnapshotPart(Message, frozen=True):
-    """One core's share of a checkpoint has been handed to its host."""
+class CheckpointPart(Message, frozen=True):
+    """One core's share of a checkpoint is written, or could not be."""
 
-    snapshot: int
-    sender: str
+    checkpoint: int
+    sender: Address
+    problem: str | None = None
+    """Why it could not be written."""
+
+
+# Host -> core
+
+
+class PartKept(Message, frozen=True):
+    """The part of a checkpoint that the core gave is kept, or could not be."""
+
+    checkpoint: int
+    problem: str | None = None
+    """Why it could not be kept."""
+
+
+class ModelKept(Message, frozen=True):
+    """The final model is where it belongs."""
 
 
 # Host -> coordinator
@@ -260,24 +279,34 @@ class SnapshotPart(Message, frozen=True):
 class Died(Message, frozen=True):
     """A worker is gone without a word."""
 
-    worker: int
+    who: Address
+
+
+class Begin(Message, frozen=True):
+    """Make decisions from now on, with knobs at least as new as these."""
+
+    knobs: Knobs
+    workers: int | None = None
+    """How many workers were started: the first step waits for them; the job's own number by default."""
 
 
 class Stop(Message, frozen=True):
-    """Somebody wants the job to end with its next step."""
+    """The job is to end with its next step."""
 
     reason: str
 
 
-class TakeSnapshot(Message, frozen=True):
-    """Somebody wants a checkpoint."""
+class TakeCheckpoint(Message, frozen=True):
+    """A checkpoint is wanted."""
 
 
 class Turn(Message, frozen=True):
-    """Somebody turned knobs; they take effect at the next step decided on."""
+    """Knobs were turned; they take effect at the next step decided on."""
 
     changes: dict[str, float | int | bool | None]
     expected_version: int | None = None
+    by: str = ""
+    """Who turned them, where that is known."""
 
 
 AnyMessage = (
@@ -289,21 +318,32 @@ AnyMessage = (
     | AskAgain
     | Decision
     | Goodbye
+    | SaveModel
     | NewView
     | Fetch
     | Init
     | Push
+    | HasPush
     | Pull
     | Handover
     | NeedInit
+    | NeedPush
     | State
     | Update
     | Ack
     | ViewSeen
-    | SnapshotRequest
-    | SnapshotPart
+    | CheckpointRequest
+    | CheckpointPart
     | Died
+    | Begin
     | Stop
-    | TakeSnapshot
+    | TakeCheckpoint
+    | PartKept
+    | ModelKept
     | Turn
 )
+
+FromWorker = Fetch | Init | Push | HasPush | Pull | Handover
+"""What a worker says to a shard."""
+OfRound = Fetch | Push | HasPush | Pull
+"""What of it names a round."""

@@ -18,6 +18,7 @@ def dump(owner: object, fields: Fields) -> dict[str, Any]:
 
 
 def load(owner: object, fields: Fields, state: Mapping[str, Any]) -> None:
-    """Set the named attributes from what `dump` returned."""
+    """Set the named attributes from what `dump` returned; what an older raysync did not write stays as it is."""
     for name, kind in fields.items():
-        setattr(owner, name, msgspec.convert(state[name], kind, strict=False))
+        if name in state:
+            setattr(owner, name, msgspec.convert(state[name], kind, strict=False))

@@ -50,7 +50,7 @@ class StepDecay(Value):
         return float(_warmup(step, self.warmup_steps) * self.gamma**passed)
 
 
-AnySchedule = Annotated[Constant | Cosine | StepDecay, Field(discriminator="kind")]
+AnyLRSchedule = Annotated[Constant | Cosine | StepDecay, Field(discriminator="kind")]
 
 
 def _warmup(step: int, warmup_steps: int) -> float:

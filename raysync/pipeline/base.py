@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from raysync.value import Value
@@ -11,5 +13,7 @@ class Schedule(Value):
     """The family of pipeline schedules."""
 
     kind: str
+    runs: ClassVar[bool] = False
+    """Whether the engine runs it, or only checks it so far."""
     microbatches: int = Field(default=4, ge=1)
     """How many parts a worker's batch is cut into."""

@@ -19,6 +19,7 @@ POINTS = (
     "worker.pushed",
     "worker.updating",
     "worker.synced",
+    "worker.saving",
     "shard.received",
     "shard.closed",
     "shard.saved",
@@ -41,14 +42,16 @@ MESSAGES = (
         "AskAgain",
         "Decision",
         "Goodbye",
+        "SaveModel",
         "NewView",
         "Fetch",
         "Init",
         "Push",
+        "HasPush",
         "Pull",
         "Handover",
     ),
-    *("NeedInit", "State", "Update", "Ack", "ViewSeen", "SnapshotRequest", "SnapshotPart"),
+    *("NeedInit", "NeedPush", "State", "Update", "Ack", "ViewSeen", "CheckpointRequest", "CheckpointPart"),
 )
 """The messages that can be lost, doubled, delayed or overtaken."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from raysync.sync.async_sparse import AsyncSparse
-from raysync.sync.base import Choice, PayloadKind, StepContext, Strategy
+from raysync.sync.base import Choice, Needs, PayloadKind, StepContext, Strategy
 from raysync.sync.bsp import BSP
 from raysync.sync.diloco import DiLoCo
 from raysync.sync.fedavg import FedAvg
@@ -26,6 +26,7 @@ __all__ = [
     "DiLoCo",
     "FedAvg",
     "LocalSGD",
+    "Needs",
     "PayloadKind",
     "SelSync",
     "StepContext",

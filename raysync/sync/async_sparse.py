@@ -14,13 +14,14 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from raysync.sync.base import Strategy
+from raysync.value import whole
 
 
 class AsyncSparse(Strategy):
     """Asynchronous sparse averaging; runs with the pipeline stages."""
 
     kind: Literal["async_sparse"] = "async_sparse"
-    asynchronous: ClassVar[bool] = True
+    runs: ClassVar[bool] = False
     sparse_fraction: float = Field(default=0.05, gt=0, le=1)
     """Fraction of the weights averaged per step."""
     delay_steps: int = Field(default=10, ge=0)
@@ -31,7 +32,7 @@ class AsyncSparse(Strategy):
     @property
     def num_parts(self) -> int:
         """c: how many rounds it takes to average every weight once."""
-        return math.ceil(1 / self.sparse_fraction)
+        return -whole(-1 / self.sparse_fraction)
 
     @model_validator(mode="after")
     def _stable(self) -> Self:

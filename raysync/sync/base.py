@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
+from raysync.address import Address
 from raysync.optim import SGD, AnyOptimizer
 from raysync.value import Value
 
-PayloadKind = Literal["gradient", "delta"]
+if TYPE_CHECKING:
+    from raysync.sync.signal.base import Signal
+
+PayloadKind = Literal["gradient", "displacement"]
+"""What a push carries: the gradient of a step, or local parameters minus the last visible ones."""
+
+
+class Needs(NamedTuple):
+    """What a strategy needs of the engine, in one value."""
+
+    pacing: str = "lock_step"
+    """Who waits for whom, by the name of a file in `raysync.engine.pacing`."""
+    exchange: str = "displacement"
+    """How updates travel, by the name of a file in `raysync.engine.exchange`."""
+    decides_ahead: bool = True
+    """lock_step: step s may be decided from what was seen at step s - 1, so that no worker waits for the answer."""
+    staleness_limit: int = 0
+    """bounded: how many clocks the fastest worker may be ahead when it reads."""
+    signal: Signal | None = None
+    """What workers measure for the decision; None for strategies that listen to nothing."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +40,7 @@ class StepContext:
     """The step decided about, from 0."""
     last_sync_step: int
     """The last step that ended in a synchronisation, -1 before the first."""
-    members: tuple[int, ...]
+    members: tuple[Address, ...]
     """Workers taking part in this step, in ascending order."""
     values: tuple[tuple[float, ...], ...]
     """What each member's meter reported, in the order of `members`; empty tuples where there is no meter."""
@@ -45,39 +65,26 @@ class Choice:
 
     sync: bool
     reason: str
-    participants: tuple[int, ...] | None = None
+    participants: tuple[Address, ...] | None = None
     """Who contributes to the synchronisation; None means every member."""
     score: float | None = None
     """The number the decision rested on, where there is one."""
     memory: Mapping[str, float] = field(default_factory=dict)
+    notice: str | None = None
+    """What whoever runs the job should know now, and what to do about it."""
 
 
 class Strategy(Value):
     """The family of strategies. A member is its configuration plus `decide`."""
 
     kind: str
-    asynchronous: ClassVar[bool] = False
-    """True where pushes are applied on arrival and workers keep their own clocks."""
+    runs: ClassVar[bool] = True
+    """Whether the engine runs it, or only checks it so far."""
 
     @property
-    def payload(self) -> PayloadKind:
-        """What workers send at a synchronisation: their gradient, or their parameters minus the last visible ones."""
-        return "delta"
-
-    @property
-    def relays(self) -> bool:
-        """Whether the server hands the mean gradient on instead of stepping with it, so that replicas stay apart."""
-        return False
-
-    @property
-    def decides_ahead(self) -> bool:
-        """Whether step s may be decided from what was seen at step s - 1, so that no worker waits for the answer."""
-        return True
-
-    @property
-    def staleness_limit(self) -> int | None:
-        """How many clocks the fastest worker may be ahead when it reads; None for lock-step strategies."""
-        return None
+    def needs(self) -> Needs:
+        """What it needs of the engine; by default averaging in lock step."""
+        return Needs()
 
     def decide(self, context: StepContext) -> Choice:
         """Return whether this step ends in a synchronisation."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Literal
 
 from raysync.optim import SGD, AnyOptimizer
-from raysync.sync.base import Choice, PayloadKind, StepContext, Strategy
+from raysync.sync.base import Choice, Needs, StepContext, Strategy
 
 
 class BSP(Strategy):
@@ -18,12 +18,8 @@ class BSP(Strategy):
     """Hand the mean gradient back and let every worker's own optimizer step with it, as DDP does."""
 
     @property
-    def payload(self) -> PayloadKind:
-        return "gradient"
-
-    @property
-    def relays(self) -> bool:
-        return self.relay
+    def needs(self) -> Needs:
+        return Needs(exchange="relayed_gradient" if self.relay else "gradient")
 
     def decide(self, context: StepContext) -> Choice:
         return Choice(True, "bsp synchronises at every step")

@@ -12,7 +12,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from raysync.address import Address
 from raysync.sync.base import Choice, StepContext, Strategy
+from raysync.value import whole
 
 
 class FedAvg(Strategy):
@@ -35,7 +37,7 @@ class FedAvg(Strategy):
             True, f"{interval} local steps done; averaging {len(drawn)} of {len(context.members)} workers", drawn
         )
 
-    def _draw(self, context: StepContext) -> tuple[int, ...]:
-        count = max(1, int(self.participation * len(context.members)))
+    def _draw(self, context: StepContext) -> tuple[Address, ...]:
+        count = max(1, whole(self.participation * len(context.members)))
         generator = random.Random(f"fedavg/{context.seed}/{context.step}")
         return tuple(sorted(generator.sample(context.members, count)))

@@ -6,12 +6,12 @@ averaging.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from pydantic import Field
 
 from raysync.sync.base import Choice, StepContext, Strategy
+from raysync.value import whole
 
 
 class LocalSGD(Strategy):
@@ -39,5 +39,5 @@ class LocalSGD(Strategy):
             return self.sync_every, "fixed interval"
         lr = context.lr_at(first)
         longest = max(1, context.total_steps - first)
-        grown = longest if lr == 0 else min(longest, math.floor((self.qsr_alpha / lr) ** 2))
+        grown = longest if lr == 0 else whole(min(longest, (self.qsr_alpha / lr) ** 2))
         return max(self.sync_every, grown), f"qsr at lr {lr:.3g}"

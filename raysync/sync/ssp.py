@@ -8,28 +8,23 @@ Each push steps the user's optimizer, which lives on the server, at lr / N: N pu
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from raysync.optim import AnyOptimizer
-from raysync.sync.base import Choice, PayloadKind, StepContext, Strategy
+from raysync.sync.base import Choice, Needs, StepContext, Strategy
 
 
 class SSP(Strategy):
     """Workers keep their own clocks; the coordinator, not the strategy, enforces the bound."""
 
     kind: Literal["ssp"] = "ssp"
-    asynchronous: ClassVar[bool] = True
     staleness_bound: int = Field(default=3, ge=0)
 
     @property
-    def payload(self) -> PayloadKind:
-        return "gradient"
-
-    @property
-    def staleness_limit(self) -> int:
-        return self.staleness_bound
+    def needs(self) -> Needs:
+        return Needs("bounded", "gradient", staleness_limit=self.staleness_bound)
 
     def decide(self, context: StepContext) -> Choice:
         return Choice(True, f"ssp pushes every step and reads within {self.staleness_bound} clocks")

@@ -45,6 +45,8 @@ class TaskSpec(Value):
     metric_names: ClassVar[tuple[str, ...] | None] = ("eval/loss",)
     """The evaluation metrics a job may aim at; None where only the user's code knows."""
     has_labels: ClassVar[bool] = False
+    path_fields: ClassVar[tuple[str, ...]] = ()
+    """The fields that name files the task reads: a control plane judges them before others' jobs run."""
 
     def build(self) -> Task:
         """Return the task itself, importing what it needs."""

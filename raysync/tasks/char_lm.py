@@ -23,6 +23,7 @@ class CharLM(TaskSpec):
 
     kind: Literal["char_lm"] = "char_lm"
     metric_names: ClassVar[tuple[str, ...] | None] = ("eval/loss", "eval/accuracy")
+    path_fields: ClassVar[tuple[str, ...]] = ("corpus",)
     width: int = Field(default=64, ge=8)
     depth: int = Field(default=2, ge=1)
     heads: int = Field(default=4, ge=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,7 @@ class MNIST(Classification):
     """Ten classes of grey images; normalised with the usual mean and deviation."""
 
     kind: Literal["mnist"] = "mnist"
+    path_fields: ClassVar[tuple[str, ...]] = ("folder",)
     folder: str
     """Where the four IDX files lie."""
     hidden: tuple[int, ...] = Field(default=(256,), max_length=8)

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.output import AsJson, CaFile, JobId, Token, Url, print_model, reached
+from service.cli.connection import Service, on_service
+from service.cli.output import JobId, print_model
 
 SET_EPILOG = (
     "Examples: raysync set digits-1a2b3c4d delta=0.5     raysync set digits-1a2b3c4d lr=0.05 push_ratio=0.02 "
@@ -15,7 +16,9 @@ SET_EPILOG = (
 )
 
 
+@on_service
 def set_knobs(
+    service: Service,
     id: JobId,
     values: Annotated[
         list[str] | None, typer.Argument(help="knob=value, as many as you like; none shows them.")
@@ -24,22 +27,18 @@ def set_knobs(
         int | None, typer.Option("--expect", help="Refuse if the knobs are not at this version any more.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and answer, but change nothing.")] = False,
-    url: Url = None,
-    token: Token = None,
-    ca: CaFile = None,
-    as_json: AsJson = False,
 ) -> None:
     """Turn a running job's knobs: delta, staleness_bound, sync_every, push_ratio, pull_ratio, lr, workers, pause.
 
     All workers have the new values from the next decision on. The answer says how to undo it.
     """
     changes = dict(_parsed(value) for value in values or ())
-    with reached(url, token, ca) as client:
+    with service.reached() as client:
         if not changes:
             knobs = client.knobs(id)
         else:
             knobs = client.turn(id, expected_version=expect, dry_run=dry_run, **changes)
-    if as_json:
+    if service.as_json:
         print_model(knobs)
         return
     typer.echo(f"version {knobs.version}" + (" (dry run: nothing was changed)" if knobs.dry_run else ""))
@@ -48,49 +47,52 @@ def set_knobs(
         typer.echo(f"  {name:<16} {value}{was}")
     if knobs.before and not knobs.dry_run:
         undo = " ".join(f"{name}={json.dumps(value)}" for name, value in knobs.before.items())
-        typer.secho(f"undo with: raysync set {id} {undo}", err=True, dim=True)
+        typer.secho(f"undo with: {service.command_line(f'set {id} {undo}')}", err=True, dim=True)
 
 
+@on_service
 def scale(
+    service: Service,
     id: JobId,
     workers: Annotated[int, typer.Argument(min=1, help="Between the job's min_workers and max_workers.")],
-    url: Url = None,
-    token: Token = None,
-    ca: CaFile = None,
-    as_json: AsJson = False,
 ) -> None:
     """Change the number of workers; those that stay are not restarted."""
-    with reached(url, token, ca) as client:
-        _tell(client.scale(id, workers), f"{workers} workers wanted", as_json)
+    with service.reached() as client:
+        _tell(client.scale(id, workers), f"{workers} workers wanted", service.as_json)
 
 
-def pause(id: JobId, url: Url = None, token: Token = None, ca: CaFile = None, as_json: AsJson = False) -> None:
+@on_service
+def pause(service: Service, id: JobId) -> None:
     """Hold a job at its next decision; it keeps its place."""
-    with reached(url, token, ca) as client:
-        _tell(client.pause(id), "it pauses with its next decision", as_json)
+    with service.reached() as client:
+        _tell(client.pause(id), "it pauses with its next decision", service.as_json)
 
 
-def resume(id: JobId, url: Url = None, token: Token = None, ca: CaFile = None, as_json: AsJson = False) -> None:
+@on_service
+def resume(service: Service, id: JobId) -> None:
     """Let a paused job go on."""
-    with reached(url, token, ca) as client:
-        _tell(client.resume(id), "it goes on", as_json)
+    with service.reached() as client:
+        _tell(client.resume(id), "it goes on", service.as_json)
 
 
+@on_service
 def stop(
+    service: Service,
     id: JobId,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept with the job.")] = "somebody stopped it",
+    reason: Annotated[str | None, typer.Option("--reason", help="Why; it is kept with the job.")] = None,
     force_after_s: Annotated[
         float, typer.Option("--force-after", min=0, max=3600, help="Seconds until it is ended by force.")
     ] = 60.0,
-    url: Url = None,
-    token: Token = None,
-    ca: CaFile = None,
-    as_json: AsJson = False,
 ) -> None:
     """End a job with its next step, leaving a checkpoint; by force if that takes too long."""
-    with reached(url, token, ca) as client:
+    with service.reached() as client:
         job = client.stop(id, reason, force_after_s)
-        _tell(job, "it had ended before" if job.is_terminal else "it stops with its next step", as_json)
+        _tell(job, "it had ended before" if job.is_terminal else "it stops with its next step", service.as_json)
+        if job.is_terminal or service.as_json:
+            return
+    if job.started_at is not None and force_after_s > 0:
+        again = service.command_line(f"submit --resume-from {id}")
+        typer.secho(f"once it has stopped, go on with: {again}", err=True, dim=True)
 
 
 def _tell(job: Any, word: str, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Commands for jobs on a service: submit, list, show, logs, checkpoints, remove, components."""
+"""Commands for jobs on a service: submit, list, show, logs, checkpoints, remove."""
 
 from __future__ import annotations
 
@@ -6,26 +6,36 @@ import contextlib
 import io
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from service.cli.output import AsJson, CaFile, JobId, Token, Url, errors, print_json, print_model, reached
+from service.cli.connection import Service, on_service
+from service.cli.output import JobId, SilenceNote, errors, print_json, print_model, spec_of
 
 if TYPE_CHECKING:
-    from service.catalogue import Catalogue
+    from raysync.spec import JobSpec
     from service.client import Client
-    from service.schemas import JobPublic, JobSummary
+    from service.http.schemas import JobPublic, JobSummary
 
 SUBMIT_EPILOG = (
     "Examples: raysync submit job.yaml --follow     raysync submit job.yaml --working-dir ./my_code     "
+    "raysync submit --resume-from digits-1a2b3c4d     "
     "Exit codes with --follow: 0 succeeded, 1 failed, 130 stopped; always: 2 refused, 3 no service."
 )
 _SKIPPED = {".git", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
 
+@on_service
 def submit(
-    spec: Annotated[Path, typer.Argument(help="The job, YAML or JSON; see the README for its fields.")],
+    service: Service,
+    spec: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The job, YAML or JSON, - for stdin; see the README for its fields. With --resume-from it may be left "
+            "out."
+        ),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Watch it to its end.")] = False,
     working_dir: Annotated[
         Path | None, typer.Option("--working-dir", help="A folder with your own code, for a custom task.")
@@ -37,51 +47,71 @@ def submit(
         str | None, typer.Option("--resume-from", help="Continue a job: JOB, or JOB/checkpoint_000003.")
     ] = None,
     on_cluster_loss: Annotated[
-        str, typer.Option("--on-cluster-loss", help="fail, or resume from the last checkpoint by itself.")
-    ] = "fail",
+        str | None, typer.Option("--on-cluster-loss", help="fail, or resume from the last checkpoint by itself. [fail]")
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", help="Of jobs that wait in line, larger ones start first. [0]")
+    ] = None,
     key: Annotated[
         str | None, typer.Option("--key", help="An Idempotency-Key: the same key makes the same job once.")
     ] = None,
-    url: Url = None,
-    token: Token = None,
-    ca: CaFile = None,
-    as_json: AsJson = False,
 ) -> None:
     """Submit a job to the service.
 
-    The specification is checked here and there; a wrong field is named with what would be right.
+    The specification is checked here and there; a wrong field is named with what would be right. Without one,
+    --resume-from submits the job it names once more, with its specification, code and requirements.
     """
+    if spec is None and resume_from is None:
+        raise typer.BadParameter("give a job specification, or --resume-from JOB")
     with errors():
-        from raysync.spec import read_spec
+        from service.http.schemas import check_resume_from
 
-        job_spec = read_spec(spec)
+        before = check_resume_from(resume_from) if resume_from is not None else None
+        given = spec_of(spec) if spec is not None else None
         content = zipped(working_dir) if working_dir is not None else None
-    with reached(url, token, ca) as client:
-        package = client.upload(content).id if content is not None else None
-        options: dict[str, Any] = {"pip": tuple(pip or ()), "resume_from": resume_from}
-        job = client.submit(job_spec, key=key, package=package, on_cluster_loss=on_cluster_loss, **options)
+    with service.reached() as client:
+        asked = _Asked(given) if given is not None else _again(client.job(str(before)))
+        options: dict[str, Any] = {
+            "package": client.upload(content).id if content is not None else asked.package,
+            "pip": tuple(pip or asked.pip),
+            "on_cluster_loss": on_cluster_loss or asked.on_cluster_loss,
+            "priority": asked.priority if priority is None else priority,
+        }
+        job = client.submit(asked.spec, key=key, resume_from=resume_from, **options)
         if follow:
             from service.cli.watch import follow_job
 
             typer.secho(f"submitted {job.id}", err=True, dim=True)
-            raise typer.Exit(follow_job(client, job, as_json))
-        if as_json:
+            raise typer.Exit(follow_job(service, client, job))
+        if service.as_json:
             print_model(job)
             return
         typer.echo(job.id)
-        typer.secho(f"watch it with: raysync watch {job.id}", err=True, dim=True)
+        typer.secho(f"watch it with: {service.command_line(f'watch {job.id}')}", err=True, dim=True)
 
 
+class _Asked(NamedTuple):
+    """What a job is submitted with, where the command line does not say otherwise."""
+
+    spec: JobSpec | dict[str, Any]
+    package: str | None = None
+    pip: tuple[str, ...] = ()
+    on_cluster_loss: str = "fail"
+    priority: int = 0
+
+
+def _again(job: JobPublic) -> _Asked:
+    return _Asked(job.spec, job.package, tuple(job.pip), job.on_cluster_loss, job.priority)
+
+
+@on_service
 def list_jobs(
+    service: Service,
     state: Annotated[str | None, typer.Option("--state", help="Only jobs in this state, such as RUNNING.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many, newest first.")] = 20,
-    url: Url = None,
-    token: Token = None,
-    ca: CaFile = None,
-    as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    with reached(url, token, ca) as client:
+    with service.reached() as client:
         found: list[JobSummary] = []
         cursor = None
         while len(found) < limit:
@@ -90,11 +120,12 @@ def list_jobs(
             cursor = page.next_cursor
             if cursor is None:
                 break
-    if as_json:
+    if service.as_json:
         print_json([job.model_dump(mode="json") for job in found])
         return
     if not found:
-        typer.echo("no jobs" + (f" in state {state}" if state else "") + "; submit one with: raysync submit job.yaml")
+        where = f" in state {state}" if state else ""
+        typer.echo(f"no jobs{where}; submit one with: {service.command_line('submit job.yaml')}")
         return
     from rich.console import Console
 
@@ -104,41 +135,48 @@ def list_jobs(
     console.print(table_of(found, console.width))
 
 
-def show(id: JobId, url: Url = None, token: Token = None, ca: CaFile = None, as_json: AsJson = False) -> None:
+@on_service
+def show(service: Service, id: JobId) -> None:
     """Show a job: state and why, step, metrics, knobs, and what really runs."""
-    with reached(url, token, ca) as client:
+    with service.reached() as client:
         job = client.job(id)
-        if as_json:
+        if service.as_json:
             print_model(job)
             return
         tell(job)
-        if job.state.value in ("FAILED", "STOPPED"):
-            _tell_resume(client, id)
+        tell_resume(service, client, job)
 
 
-def _tell_resume(client: Client, id: str) -> None:
-    """Say how to go on with a job that has a checkpoint; where nobody can look for one now, say nothing."""
+def tell_resume(service: Service, client: Client, job: JobPublic) -> None:
+    """Say how to go on with a job that ended early and has a checkpoint; where the service cannot look for one now, say
+    nothing.
+    """
     from raysync.errors import RaysyncError
 
+    if job.state.value not in ("FAILED", "STOPPED"):
+        return
     with contextlib.suppress(RaysyncError):
         client.tries = 1
-        if saved := client.checkpoints(id):
-            typer.echo(f"  go on from step {saved[-1].step} with: raysync submit SPEC --resume-from {id}")
+        if saved := client.checkpoints(job.id):
+            again = service.command_line(f"submit --resume-from {job.id}")
+            typer.echo(f"  go on from step {saved[-1].step} with: {again}")
 
 
 def tell(job: JobPublic) -> None:
     """Print a job for a person."""
-    from raysync.progress import headline, summary
+    from raysync.reason import headline
+    from service.cli.short import summary
 
     colours = {"SUCCEEDED": typer.colors.GREEN, "FAILED": typer.colors.RED}
     typer.secho(f"{job.id}  {job.state.value}", fg=colours.get(job.state.value), bold=True)
     rows = {
         "reason": headline(job.reason),
+        "in line": f"number {job.queue_position}" if job.queue_position is not None else "",
         "step": f"{job.step} of {job.steps}",
-        "metrics": summary({name: value for name, value in job.metrics.items() if value is not None}) or "none yet",
+        "metrics": summary(job.metrics) or "none yet",
         "knobs": f"version {job.knob_version}: "
         + ", ".join(f"{name} {value}" for name, value in sorted(job.knobs.items())),
-        "workers": str(job.workers),
+        "workers": f"{job.knobs.get('workers', '?')} when it ended" if job.is_terminal else str(job.workers),
         "runs": ", ".join(f"{name} {value}" for name, value in job.runs.items() if isinstance(value, str) and value),
         "submitted": f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC by {job.owner}",
         "ended": f"{job.ended_at:%Y-%m-%d %H:%M:%S} UTC" if job.ended_at else "",
@@ -151,44 +189,43 @@ def tell(job: JobPublic) -> None:
         typer.secho(job.reason.strip(), dim=True)
 
 
+@on_service
 def logs(
+    service: Service,
     id: JobId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines, to the job's end.")] = False,
-    tail: Annotated[int, typer.Option("--tail", min=1, max=10_000, help="How many of the last lines.")] = 200,
+    tail: Annotated[
+        int | None, typer.Option("--tail", min=1, max=10_000, help="How many of the last lines. [200; -f: all]")
+    ] = None,
     actor: Annotated[str | None, typer.Option("--actor", help="Only lines of one actor, such as worker/0.")] = None,
-    url: Url = None,
-    token: Token = None,
-    ca: CaFile = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show the log lines of all of a job's actors, each with the actor's name."""
-    with reached(url, token, ca) as client:
-        lines = client.follow_log(id, actor) if follow else iter(client.log(id, tail, actor).splitlines())
+    with service.reached() as client:
+        told = client.follow_log(id, actor, tail, on_contact=SilenceNote()) if follow else None
+        lines = told if told is not None else iter(client.log(id, tail or 200, actor).splitlines())
         for line in lines:
-            if as_json:
+            if service.as_json:
                 print_json({"line": line})
             else:
                 typer.echo(line)
 
 
+@on_service
 def checkpoints(
+    service: Service,
     id: JobId,
     take: Annotated[bool, typer.Option("--take", help="Take one at the next quiet moment.")] = False,
-    url: Url = None,
-    token: Token = None,
-    ca: CaFile = None,
-    as_json: AsJson = False,
 ) -> None:
     """List a job's checkpoints, or take one now."""
-    with reached(url, token, ca) as client:
+    with service.reached() as client:
         if take:
             client.take_checkpoint(id)
             typer.secho("asked for; it appears below once it is complete", err=True, dim=True)
         found = client.checkpoints(id)
-    if as_json:
+    if service.as_json:
         print_json([checkpoint.model_dump(mode="json") for checkpoint in found])
         return
-    from raysync.progress import size
+    from service.cli.short import size
 
     for checkpoint in found:
         typer.echo(f"{id}/{checkpoint.name}  step {checkpoint.step:>7}  {size(checkpoint.size_bytes)}")
@@ -196,62 +233,15 @@ def checkpoints(
         typer.echo("no checkpoints yet; take one with --take, or set checkpoint.every_rounds in the job")
 
 
-def remove(id: JobId, url: Url = None, token: Token = None, ca: CaFile = None) -> None:
+@on_service
+def remove(service: Service, id: JobId) -> None:
     """Strike a finished job from the service's books; its folder stays."""
-    with reached(url, token, ca) as client:
+    with service.reached() as client:
         client.remove(id)
-    typer.secho(f"removed {id}; its folder stays", err=True, dim=True)
-
-
-def components(
-    family: Annotated[str | None, typer.Argument(help="Such as strategies, codecs, tasks; all if left out.")] = None,
-    url: Url = None,
-    token: Token = None,
-    ca: CaFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """List what a job may be made of: tasks, strategies, codecs, optimizers, schedules, each with its fields.
-
-    As the service has them; without a service, as they are here.
-    """
-    found = _catalogue(url, token, ca)
-    families = {name: members for name, members in found.families.items() if family in (None, name)}
-    if not families:
-        typer.echo(f"error: there is no family {family!r}; there are {', '.join(found.families)}", err=True)
-        raise typer.Exit(2)
-    if as_json:
-        print_json({name: [m.model_dump(by_alias=True) for m in members] for name, members in families.items()})
+    if service.as_json:
+        print_json({"id": id, "removed": True})
         return
-    for name, members in families.items():
-        typer.secho(name, bold=True)
-        for member in members:
-            typer.echo(f"  {member.kind:<18} {member.summary}")
-            if fields := _fields(member.schema_):
-                typer.secho(f"  {'':<18} {fields}", dim=True)
-
-
-def _catalogue(url: str | None, token: str | None, ca: str | None) -> Catalogue:
-    from service.catalogue import catalogue
-    from service.reach import NoService, find_service
-
-    try:
-        find_service(url, token)
-    except NoService:
-        return catalogue()
-    with reached(url, token, ca) as client:
-        return client.components()
-
-
-def _fields(schema: dict[str, Any]) -> str:
-    """Return the fields of a member with their defaults, in one line."""
-    required = schema.get("required", ())
-    told = []
-    for name, field in schema.get("properties", {}).items():
-        default = field.get("default")
-        shown = default.get("kind") if isinstance(default, dict) else default
-        if name != "kind":
-            told.append(f"{name} (required)" if name in required else f"{name} [{'none' if shown is None else shown}]")
-    return ", ".join(told)
+    typer.secho(f"removed {id}; its folder stays", err=True, dim=True)
 
 
 def zipped(folder: Path) -> bytes:
@@ -261,7 +251,8 @@ def zipped(folder: Path) -> bytes:
     if not folder.is_dir():
         raise PackageError(f"--working-dir {folder} is not a folder")
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    # Not strict: a file from before 1980, as build tools and images make them, is packed as one of 1980.
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         for path in sorted(folder.rglob("*")):
             inside = path.relative_to(folder)
             if path.is_file() and not path.is_symlink() and not _SKIPPED & {*inside.parts}:

@@ -1,4 +1,4 @@
-"""What commands print, how they end, and how they reach the service."""
+"""What commands print, and how they end."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from service.client import Client
+    from pathlib import Path
+
+    from raysync.spec import JobSpec
 
 EXIT = {"SUCCEEDED": 0, "FAILED": 1, "STOPPED": 130}
 """How a command that waits for a job ends."""
 _REFUSED, _UNREACHABLE = 2, 3
-_TRIES = 3
-"""A person waits at the prompt."""
 
-Url = Annotated[
-    str | None, typer.Option("--url", help="The service. [RAYSYNC_URL, or the one `raysync serve` started here]")
-]
-Token = Annotated[str | None, typer.Option("--token", help="[RAYSYNC_TOKEN, or the first token made here]")]
-CaFile = Annotated[str | None, typer.Option("--ca", help="A certificate to trust, for a service with its own TLS.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 JobId = Annotated[str, typer.Argument(help="The job's id, as `raysync list` shows it.")]
 
@@ -40,9 +35,30 @@ def print_model(model: Any) -> None:
     sys.stdout.flush()
 
 
+class SilenceNote:
+    """Says once on stderr that a stream has broken off, and once that it goes on."""
+
+    def __init__(self) -> None:
+        self._is_there = True
+
+    def __call__(self, is_there: bool) -> None:
+        """Note whether the service answers."""
+        if is_there != self._is_there:
+            word = "the service answers again" if is_there else "the service does not answer, trying again"
+            typer.secho(word, err=True, dim=True)
+        self._is_there = is_there
+
+
+def spec_of(path: Path) -> JobSpec:
+    """Return the job a file describes; `-` is what comes in on stdin."""
+    from raysync.spec import parse_text, read_spec
+
+    return parse_text(sys.stdin.buffer.read(), "stdin") if str(path) == "-" else read_spec(path)
+
+
 @contextlib.contextmanager
 def errors() -> Iterator[None]:
-    """Turn raysync's errors into a sentence and an exit code: 2 refused, 3 nobody there, 130 interrupted."""
+    """Turn raysync's errors into a sentence and an exit code: 2 refused, 3 no service, 130 interrupted."""
     from raysync.errors import RaysyncError
 
     try:
@@ -57,13 +73,3 @@ def errors() -> Iterator[None]:
         raise typer.Exit(_REFUSED) from error
     except KeyboardInterrupt:
         raise typer.Exit(EXIT["STOPPED"]) from None
-
-
-@contextlib.contextmanager
-def reached(url: str | None, token: str | None, ca: str | None = None) -> Iterator[Client]:
-    """Give a client of the service."""
-    with errors():
-        from service.client import Client
-
-        with Client(url, token, verify=ca or True, tries=_TRIES) as client:
-            yield client

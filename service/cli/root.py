@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli import control, jobs, run, serve, token, watch
+from service.cli import components, control, jobs, run, serve, token, watch
 
 app = typer.Typer(
     name="raysync",
@@ -53,5 +53,5 @@ app.command("pause", rich_help_panel=_STEER)(control.pause)
 app.command("resume", rich_help_panel=_STEER)(control.resume)
 app.command("stop", rich_help_panel=_STEER)(control.stop)
 app.command("serve", rich_help_panel=_ADMIN, epilog=serve.EPILOG)(serve.serve)
-app.command("components", rich_help_panel=_ADMIN)(jobs.components)
+app.command("components", rich_help_panel=_ADMIN)(components.components)
 app.add_typer(token.app, name="token", rich_help_panel=_ADMIN)

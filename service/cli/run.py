@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from service.cli.output import EXIT, print_json
+from service.cli.output import EXIT, print_json, spec_of
 
 EPILOG = (
     "Example: raysync run job.yaml    then: tensorboard --logdir ~/raysync_results    Exit codes: 0 succeeded, "
@@ -17,7 +18,7 @@ EPILOG = (
 
 def run(
     spec: Annotated[
-        Path | None, typer.Argument(help="The job, YAML or JSON. With --resume it may be left out.")
+        Path | None, typer.Argument(help="The job, YAML or JSON, - for stdin. With --resume it may be left out.")
     ] = None,
     storage: Annotated[
         str | None,
@@ -57,13 +58,12 @@ def run(
     it at once. Events, TensorBoard files, logs, checkpoints and the model are in the job's folder.
     """
     from raysync.errors import RaysyncError
-    from raysync.spec import read_spec
 
     try:
         if spec is None and resume is None:
             raise typer.BadParameter("give a job specification, or --resume CHECKPOINT")
-        given = read_spec(spec) if spec is not None else None
-        from service.running import run_job, spec_of_checkpoint
+        given = spec_of(spec) if spec is not None else None
+        from service.cli.local_run import run_job, spec_of_checkpoint
 
         job = given or spec_of_checkpoint(str(resume))
         env = {
@@ -86,15 +86,24 @@ def run(
     except KeyboardInterrupt:
         typer.echo("interrupted before the job started; nothing was left running", err=True)
         raise typer.Exit(EXIT["STOPPED"]) from None
-    _tell(result, as_json)
+    again = [
+        *(["--storage", storage] if storage else []),
+        *(["--address", address] if address else []),
+        *(["--working-dir", str(working_dir)] if working_dir else []),
+        *(word for path in py_module or () for word in ("--py-module", str(path))),
+        *(word for requirement in pip or () for word in ("--pip", requirement)),
+        *(["--ship-code"] if ship_code else []),
+    ]
+    _tell(result, again, as_json)
     raise typer.Exit(EXIT[result["state"]])
 
 
-def _tell(result: dict[str, Any], as_json: bool) -> None:
+def _tell(result: dict[str, Any], again: list[str], as_json: bool) -> None:
+    """Print what a job came to; `again` are the options it was run with, for going on in the same way."""
     if as_json:
         print_json({"kind": "result", **result})
         return
-    from raysync.progress import summary
+    from service.cli.short import summary
 
     colour = typer.colors.GREEN if result["state"] == "SUCCEEDED" else typer.colors.RED
     typer.secho(f"{result['state']}: {summary(result['metrics']) or 'no step was made'}", fg=colour)
@@ -105,5 +114,5 @@ def _tell(result: dict[str, Any], as_json: bool) -> None:
         typer.echo(f"model       {result['model']}")
     if result["checkpoint"]:
         typer.echo(f"checkpoint  {result['checkpoint']}")
-    if result["state"] == "STOPPED" and result["checkpoint"]:
-        typer.echo(f"go on with: raysync run --resume {result['checkpoint']}")
+    if result["state"] != "SUCCEEDED" and result["checkpoint"]:
+        typer.echo(f"go on with: raysync run {shlex.join(['--resume', result['checkpoint'], *again])}")

@@ -37,7 +37,18 @@ def serve(
         typer.Option("--ray-address", help="A Ray cluster to join, such as 10.0.0.1:6379; else one is started here."),
     ] = None,
     num_cpus: Annotated[
-        int | None, typer.Option("--num-cpus", help="CPUs a Ray started here offers to jobs. [at least 8]")
+        int | None, typer.Option("--num-cpus", help="CPUs a Ray started here offers to jobs. [8, or what there is]")
+    ] = None,
+    max_live_jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--max-live-jobs",
+            help="How many jobs are started at once; others wait in line. [--num-cpus; 64 with --ray-address]",
+        ),
+    ] = None,
+    replaces_ray: Annotated[
+        str | None,
+        typer.Option("--replaces-ray", help="The address of a cluster that is gone for good, as its jobs name it."),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="A certificate, for https.")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key.")] = None,
@@ -51,6 +62,18 @@ def serve(
             help="A pattern such as 'my_team.*' of custom tasks installed on the nodes; repeatable.",
         ),
     ] = None,
+    no_user_code: Annotated[
+        bool | None,
+        typer.Option("--no-user-code", help="Run built-in tasks only: no packages, no pip, no custom tasks."),
+    ] = None,
+    data_root: Annotated[
+        Path | None,
+        typer.Option("--data-root", help="The folder below which built-in tasks may read files. [they read none]"),
+    ] = None,
+    pass_env: Annotated[
+        list[str] | None,
+        typer.Option("--pass-env", help="A variable, such as AWS_PROFILE, for a Ray started here; repeatable."),
+    ] = None,
     trusted_proxy: Annotated[
         list[str] | None,
         typer.Option("--trusted-proxy", help="Address of a proxy whose X-Forwarded-For is believed; repeatable."),
@@ -62,7 +85,7 @@ def serve(
         bool, typer.Option("--end", help="Do not start: end the Ray that a service left running, and its jobs.")
     ] = False,
 ) -> None:
-    """Start the service: REST under /api/v1, for `raysync submit` and everything else that talks HTTP.
+    """Start the service: REST under /api/v1, for the command line and everything else that talks HTTP.
 
     On a fresh machine it listens on loopback, keeps its books in SQLite, starts a Ray of its own, makes a token and
     prints it. The same user's command line on this machine then needs no options at all.
@@ -75,16 +98,21 @@ def serve(
         "storage": storage,
         "ray_address": ray_address,
         "num_cpus": num_cpus,
+        "max_live_jobs": max_live_jobs,
+        "replaces_ray": replaces_ray,
         "tls_cert": tls_cert,
         "tls_key": tls_key,
         "allow_hosts": tuple(allow_host) if allow_host else None,
         "allow_entrypoints": tuple(allow_entrypoint) if allow_entrypoint else None,
+        "no_user_code": no_user_code,
+        "data_root": data_root,
+        "pass_env": tuple(pass_env) if pass_env else None,
         "trusted_proxies": tuple(trusted_proxy) if trusted_proxy else None,
         "log_format": log_format,
     }
     with errors():
         settings = read_settings(given)
-        from service import serve as service
+        from service.server import serve as service
 
         if end:
             typer.echo("ended" if service.end(settings) else "there was no Ray to end")

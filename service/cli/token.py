@@ -34,8 +34,8 @@ def create(
     database: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token and print it; nobody can read it again later."""
-    from service.auth import Role, create_token
+    """Make a token and print it; it cannot be read again later."""
+    from service.security.auth import Role, create_token
 
     if not name.strip():
         raise typer.BadParameter("give a name, so that it can be told from others later")
@@ -89,11 +89,15 @@ def revoke(
     id: Annotated[str, typer.Argument(help="Its id, as `raysync token list` shows it.")],
     data: Data = None,
     database: DatabaseUrl = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Make a token useless, from the next request on."""
+    """Make a token useless, from the next request on; streams it has open end within seconds."""
     with _books(data, database) as store:
         store.tokens.revoke(id, time.time())
-    typer.echo(f"{id} is revoked")
+    if as_json:
+        print_json({"id": id, "revoked": True})
+    else:
+        typer.echo(f"{id} is revoked")
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class Packages:
     def add(self, row: PackageRow, content: bytes) -> PackageRow:
         """Enter a package; if it is there already, return that one, as young as this one."""
         values = {**row._asdict(), "modules": json.dumps(row.modules), "content": content}
-        with self._database.write() as connection:
+        with self._database.write(durable=True) as connection:
             insert = self._database.insert(packages).values(values)
             connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_={"created_s": row.created_s}))
         return self.get(row.id)

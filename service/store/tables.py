@@ -15,6 +15,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    text,
 )
 
 metadata = MetaData()
@@ -27,6 +28,7 @@ jobs = Table(
     Column("owner", String(100), nullable=False),
     Column("state", String(12), nullable=False),
     Column("reason", Text, nullable=False),
+    Column("headline", Text, nullable=False),
     Column("spec", Text, nullable=False),
     Column("strategy", String(20), nullable=False),
     Column("package", String(64)),
@@ -54,10 +56,42 @@ jobs = Table(
     Column("thinned_below", BigInteger, nullable=False),
     Column("thinned_to_every", Integer, nullable=False),
     Column("lease_owner", String(100)),
-    Column("lease_until_s", Float),
+    Column("priority", Integer, nullable=False, server_default="0"),
+    Column("admitted_s", Float),
+    Column("launched_address", Text),
+    Column("removed_s", Float),
+    Column("source_sequence", BigInteger, nullable=False, server_default="-1"),
+    Column("incarnation", Integer, nullable=False, server_default="0"),
+    Column("knob_shift", Integer, nullable=False, server_default="0"),
+    Column("totals", Text, nullable=False, server_default="{}"),
     Index("jobs_by_age", "created_s", "id"),
     Index("jobs_by_state", "state", "created_s", "id"),
+    Index(
+        "jobs_in_queue",
+        "priority",
+        "created_s",
+        "id",
+        sqlite_where=text("admitted_s IS NULL"),
+        postgresql_where=text("admitted_s IS NULL"),
+    ),
 )
+
+services = Table(
+    "services",
+    metadata,
+    Column("id", String(100), primary_key=True),
+    Column("until_s", Float, nullable=False),
+)
+"""Service processes on this database, and until when the jobs each looks after are its own."""
+
+totals = Table(
+    "totals",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("label", String(20), primary_key=True),
+    Column("value", Float, nullable=False),
+)
+"""What jobs that have ended came to, all together: it stays when they are removed."""
 
 events = Table(
     "events",
@@ -71,6 +105,7 @@ events = Table(
     Column("knob_version", Integer, nullable=False),
     Column("is_lasting", Boolean, nullable=False),
     Column("data", Text, nullable=False),
+    Column("source", BigInteger),
     Index("events_by_kind", "job", "kind", "sequence"),
     sqlite_with_rowid=False,
 )
@@ -88,14 +123,16 @@ tokens = Table(
     Column("used_s", Float),
 )
 
-idempotency_keys = Table(
-    "idempotency_keys",
+submission_keys = Table(
+    "submission_keys",
     metadata,
-    Column("owner", String(100), primary_key=True),
+    Column("token", String(16), primary_key=True),
     Column("key", String(200), primary_key=True),
     Column("digest", String(64), nullable=False),
-    Column("job", String(100), ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("job", String(100), nullable=False),
     Column("created_s", Float, nullable=False),
+    Column("removed_s", Float),
+    Index("submission_keys_by_job", "job"),
 )
 
 packages = Table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ class Tokens:
 
     def add(self, row: TokenRow) -> None:
         """Enter a token."""
-        with self._database.write() as connection:
+        with self._database.write(durable=True) as connection:
             connection.execute(insert(tokens).values(msgspec.structs.asdict(row)))
 
     def find(self, id: str) -> TokenRow | None:
@@ -54,14 +55,21 @@ class Tokens:
         with self._database.read() as connection:
             return connection.execute(select(func.count()).select_from(tokens).where(*usable)).scalar_one()
 
-    def used(self, id: str, now_s: float) -> None:
-        """Note that a token was used."""
+    def valid(self, ids: Collection[str], now_s: float) -> set[str]:
+        """Return which of these tokens can still be used."""
+        usable = (tokens.c.revoked_s.is_(None), tokens.c.expires_s.is_(None) | (tokens.c.expires_s > now_s))
+        with self._database.read() as connection:
+            return {row[0] for row in connection.execute(select(tokens.c.id).where(tokens.c.id.in_(ids), *usable))}
+
+    def used(self, times_s: Mapping[str, float]) -> None:
+        """Note when tokens were last used."""
         with self._database.write() as connection:
-            connection.execute(update(tokens).where(tokens.c.id == id).values(used_s=now_s))
+            for id, used_s in times_s.items():
+                connection.execute(update(tokens).where(tokens.c.id == id).values(used_s=used_s))
 
     def revoke(self, id: str, now_s: float) -> None:
         """Make a token useless from now on."""
-        with self._database.write() as connection:
+        with self._database.write(durable=True) as connection:
             done = connection.execute(
                 update(tokens).where(tokens.c.id == id, tokens.c.revoked_s.is_(None)).values(revoked_s=now_s)
             )

@@ -7,7 +7,21 @@ import sys
 
 import torch
 
-BENCHES = ("codecs", "placement", "triggers", "rounds", "throughput", "startup", "memory", "service")
+BENCHES = (
+    "codecs",
+    "placement",
+    "triggers",
+    "scaling",
+    "models",
+    "rounds",
+    "throughput",
+    "startup",
+    "memory",
+    "service",
+    "stalling",
+    "live_jobs",
+    "schema",
+)
 
 
 def main() -> int:

@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from raysync.progress import ProgressLine, size
+from raysync.events import Decision, KnobChange, Metrics
+from service.cli.progress import ProgressLine
+from service.cli.short import size
 from service.client import Client
-from service.schemas import EventPublic
+from service.http.schemas import EventPublic
 from tests.bench.simulated import digits_job
 from tests.serving import Service
 
@@ -85,8 +87,8 @@ def _follow(client: Client, id: str, label: str, console: Console) -> list[Event
     with ProgressLine(label, STEPS, console) as line:
         for event in client.follow(id):
             events.append(event)
-            line.show(event.kind, event.step, event.data)
-            if not is_turned and event.kind == "metrics" and event.step >= STEPS // 2:
+            line.show(event.body, event.step)
+            if not is_turned and isinstance(event.body, Metrics) and event.step >= STEPS // 2:
                 is_turned = True
                 knobs = client.turn(id, delta=DELTA)
                 console.print(
@@ -100,25 +102,27 @@ def _follow(client: Client, id: str, label: str, console: Console) -> list[Event
 
 
 def _numbers(job: Any, events: list[EventPublic]) -> dict[str, Any]:
-    metrics = [event for event in events if event.kind == "metrics"]
-    steps = [event for event in metrics if "train/loss" in event.data]
+    told = [(event, event.body) for event in events]
+    metrics = [(event, body.values) for event, body in told if isinstance(body, Metrics)]
+    steps = [event for event, values in metrics if "train/loss" in values]
     return {
         "accuracy": job.metrics["eval/accuracy"],
         "lssr": job.metrics["sync/lssr"],
         "bytes": job.metrics["comm/bytes_up"] + job.metrics["comm/bytes_down"],
         "train_s": steps[-1].time_s - steps[0].time_s,
         "link": job.runs["link"],
-        "curve": [(event.step, event.data["eval/accuracy"]) for event in metrics if "eval/accuracy" in event.data],
-        "syncs": [event.step for event in events if event.kind == "decision" and event.data["sync"]],
+        "curve": [(event.step, values["eval/accuracy"]) for event, values in metrics if "eval/accuracy" in values],
+        "syncs": [event.step for event, body in told if isinstance(body, Decision) and body.sync],
     }
 
 
 def _turn(events: list[EventPublic]) -> Turn:
-    (knobs,) = [event for event in events if event.kind == "knobs"]
-    decided = {event.step: bool(event.data["sync"]) for event in events if event.kind == "decision"}
-    parts = ([not sync for step, sync in decided.items() if (step < knobs.step) is before] for before in (True, False))
+    told = [(event.step, event.body) for event in events]
+    ((turned_step, knobs),) = [(step, body) for step, body in told if isinstance(body, KnobChange)]
+    decided = {step: body.sync for step, body in told if isinstance(body, Decision)}
+    parts = ([not sync for step, sync in decided.items() if (step < turned_step) is before] for before in (True, False))
     before, after = (sum(local) / len(local) for local in parts)
-    return Turn(knobs.step, knobs.step - knobs.data["asked_step"], before, after)
+    return Turn(turned_step, turned_step - knobs.asked_step, before, after)
 
 
 def _table(results: dict[str, dict[str, Any]]) -> Table:

@@ -33,7 +33,7 @@ def main() -> int:
                 {"task": task, "scale": scale, "budget": {"steps": 12}, "eval_every": 10**9, "data": {"batch_size": 1}}
                 | {"optimizer": {"kind": "sgd", "lr": 1e-6}, **fields}
             )
-            actors = run(spec, storage).runs["actors"]
+            actors = run(spec, storage).runs.actors
             owned = 4 * ELEMENTS
             workers = [f["peak_rss_bytes"] for n, f in actors.items() if n.startswith("worker/")]
             shard = actors["shard/0"]
@@ -62,7 +62,7 @@ def _plain_bytes() -> int:
 
 
 def _train_alone(answers: Any) -> None:
-    import actors.worker  # what a worker process imports  # noqa: F401
+    import actors.shell.worker  # what a worker process imports  # noqa: F401
     import raysync.engine.worker  # noqa: F401
     from tests.bench.rounds import Still
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from raysync.address import COORDINATOR, Address, worker
 from raysync.spec import parse_spec
 from tests.bench.local_ray import local_ray, run
 from tests.bench.record import record
@@ -101,7 +102,7 @@ def decision_s(workers: int) -> float:
 
     context = mp.get_context("spawn")
     pipes, processes = [], []
-    for name in ("coordinator", *(f"worker/{worker}" for worker in range(workers))):
+    for name in (COORDINATOR, *map(worker, range(workers))):
         ours, theirs = context.Pipe()
         processes.append(context.Process(target=_decide, args=(name, workers, theirs)))
         pipes.append(ours)
@@ -117,13 +118,13 @@ def decision_s(workers: int) -> float:
     return statistics.median(times)
 
 
-def _decide(name: str, workers: int, pipe: Any) -> None:
+def _decide(name: Address, workers: int, pipe: Any) -> None:
     """Be the coordinator, or a worker that reports and waits, over and over."""
-    from actors.coordinator import CoordinatorSeat
-    from actors.host import Host
     from actors.link.base import Contact
     from actors.link.direct import DirectLink
-    from actors.storage import Folder
+    from actors.shell.coordinator import CoordinatorSeat
+    from actors.shell.core_loop import CoreLoop
+    from actors.storage.folder import Folder
     from raysync.engine import messages as m
 
     link = DirectLink(name, b"k" * 32, "127.0.0.1")
@@ -133,17 +134,17 @@ def _decide(name: str, workers: int, pipe: Any) -> None:
     spec = parse_spec(
         {"task": {"kind": "digits"}, "strategy": strategy, "scale": {"workers": workers}, "budget": {"steps": 10**6}}
     )
-    if name == "coordinator":
-        host = Host(link, {name: CoordinatorSeat(spec, Folder("."), None)})
-        threading.Thread(target=lambda: (pipe.recv(), host.stop()), daemon=True).start()
-        host.run()
+    if name == COORDINATOR:
+        loop = CoreLoop(link, {name: CoordinatorSeat(spec, Folder("."), None)})
+        threading.Thread(target=lambda: (pipe.recv(), loop.stop()), daemon=True).start()
+        loop.run()
     else:
-        pipe.send(_report(link, int(name.removeprefix("worker/")), m))
+        pipe.send(_report(link, name, m))
     link.close()
 
 
-def _report(link: Any, worker: int, m: Any) -> float:
-    link.send("coordinator", m.Join(worker=worker, num_samples=1437, num_elements=9610))
+def _report(link: Any, sender: Address, m: Any) -> float:
+    link.send(COORDINATOR, m.Join(sender=sender, num_samples=1437, num_elements=9610))
     names = (
         "train/loss",
         "train/samples",
@@ -157,7 +158,7 @@ def _report(link: Any, worker: int, m: Any) -> float:
         view = next((e.message.view.number for e in link.receive(1.0) if isinstance(e.message, m.Welcome)), 0)
     for step in range(2000):
         started_s = time.perf_counter()
-        link.send("coordinator", m.Report(view=view, worker=worker, step=step, values=(1.0,), metrics=metrics))
+        link.send(COORDINATOR, m.Report(view=view, sender=sender, step=step, values=(1.0,), metrics=metrics))
         while not any(isinstance(e.message, m.Decision) and e.message.step == step for e in link.receive(1.0)):
             pass
         times.append(time.perf_counter() - started_s)

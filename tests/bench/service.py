@@ -6,24 +6,32 @@ A real `raysync serve` on a Ray of its own; readers are a process of their own, 
 from __future__ import annotations
 
 import asyncio
+import http.client
 import multiprocessing
 import os
 import statistics
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from raysync.control.states import JobState
+from raysync.events import Event
 from raysync.spec import JobSpec, parse_spec
 from service.client import AsyncClient, Client
+from service.security.auth import Role, create_token
 from service.store import JobRow, Store
+from tests.bench import trouble
 from tests.bench.record import record
 from tests.serving import Service, until
 
 READERS, MEASURED_S = 200, 20.0
 JOBS, LISTINGS = 10_000, 300
 TURNS = 40
+TROUBLED_S, HISTORY = 45.0, 100_000
 STARTS = 3
 
 PACED = '''
@@ -51,6 +59,7 @@ def main() -> int:
             _turns(client)
             _readers(service, client)
             _listings(service, client)
+            _readers(service, client, in_trouble=True)
         finally:
             service.close()
     return 0
@@ -103,8 +112,10 @@ def _turns(client: Client) -> None:
     )
 
 
-def _readers(service: Service, client: Client) -> None:
-    """Many readers of one job's events; the service and its gateway together must leave a core free."""
+def _readers(service: Service, client: Client, in_trouble: bool = False) -> None:
+    """Many readers of one job's events; the service and its gateway together must leave a core free. In trouble, knobs
+    turn and health answers all the same, and no reader loses an event.
+    """
     from tests.service.test_packages import packed
 
     package = client.upload(packed({"paced.py": PACED})).id
@@ -129,7 +140,8 @@ def _readers(service: Service, client: Client) -> None:
     assert service.process is not None
     pids = [service.process.pid, *_children(service.process.pid)]
     cpu_before_s, started_s, first = _cpu_s(pids), time.monotonic(), client.job(id).last_sequence
-    time.sleep(MEASURED_S)
+    beside = _beside_trouble(service, client, id) if in_trouble else {}
+    time.sleep(0.0 if in_trouble else MEASURED_S)
     cores = (_cpu_s(pids) - cpu_before_s) / (time.monotonic() - started_s)
     rate = (client.job(id).last_sequence - first) / (time.monotonic() - started_s)
     client.stop(id)
@@ -137,7 +149,8 @@ def _readers(service: Service, client: Client) -> None:
     found = counts.get()
     reader.join(30)
     record(
-        "service.readers",
+        "service.trouble" if in_trouble else "service.readers",
+        **beside,
         readers=READERS,
         events_per_s=rate,
         events_each=last - after,
@@ -145,6 +158,64 @@ def _readers(service: Service, client: Client) -> None:
         service_cores=cores,
         bar_cores=1.0,
     )
+
+
+def _beside_trouble(service: Service, client: Client, id: str) -> dict[str, Any]:
+    """Return how long `PATCH` and `/healthz` take while trouble is made."""
+    context = multiprocessing.get_context("spawn")
+    begun, tally = context.Event(), context.SimpleQueue()
+    database = service.folder / "data" / "raysync.db"
+    token = _viewer(database)
+    target = trouble.Target(client.place.url, token, _told_much(database), str(database))
+    maker = context.Process(target=trouble.make, args=(target, TROUBLED_S, begun, tally), daemon=True)
+    maker.start()
+    assert begun.wait(60)
+    taken: dict[str, list[float]] = {"patch": [], "health": []}
+    ends_s = time.monotonic() + TROUBLED_S - 6.0
+
+    def ask(name: str, question: Callable[[int], object]) -> None:
+        while time.monotonic() < ends_s:
+            sent_s = time.perf_counter()
+            question(len(taken[name]))
+            taken[name].append(1e3 * (time.perf_counter() - sent_s))
+            time.sleep(0.05)
+
+    health = http.client.HTTPConnection("127.0.0.1", urlsplit(client.place.url).port, timeout=60)
+
+    def is_well(_: int) -> None:
+        health.request("GET", "/healthz")
+        assert health.getresponse().read()
+
+    asking = threading.Thread(target=ask, args=("health", is_well))
+    asking.start()
+    with Client(client.place.url, client.place.token) as own:
+        ask("patch", lambda n: own.turn(id, lr=0.01 + 1e-5 * n))
+    asking.join(60)
+    found = {f"{name}_{what}_ms": value for name, values in taken.items() for what, value in _spread(values).items()}
+    return {**found, "turns": len(taken["patch"]), **tally.get(), "bar_patch_p99_ms": 300.0, "bar_health_ms": 100.0}
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {"median": statistics.median(ordered), "p99": ordered[int(0.99 * len(ordered))], "worst": ordered[-1]}
+
+
+def _viewer(database: Path) -> str:
+    store = Store(f"sqlite:///{database}")
+    token = create_token(store.tokens, "viewer", Role.VIEWER)
+    store.close()
+    return token
+
+
+def _told_much(database: Path) -> str:
+    """Return an ended job with a long history."""
+    store, id = Store(f"sqlite:///{database}"), "many-00000000"
+    data = {"train/loss": 1.0, "sync/lssr": 0.5, "comm/bytes_up": 1e6, "comm/bytes_down": 1e6}
+    for first in range(0, HISTORY, 5000):
+        told = [Event(sequence=n, kind="metrics", time_s=0.1, step=n, data=data) for n in range(first, first + 5000)]
+        store.events.append(id, told, {})
+    store.close()
+    return id
 
 
 def _read(url: str, token: str, id: str, after: int, counts: Any) -> None:
@@ -178,11 +249,14 @@ def _read(url: str, token: str, id: str, after: int, counts: Any) -> None:
 
 async def _numbers(client: AsyncClient, id: str, after: int) -> Any:
     """Yield kind and number of every event, without making objects of them: the readers share two cores as well."""
-    from service.calls import stream_path
-    from service.reach import Stream
+    from service.client.requests import stream_path
+    from service.client.stream import Stream
 
-    async for kind, data in client._events(Stream(stream_path(id, "events"), after)):
-        yield kind, int(data[0].partition('"sequence":')[2].partition(",")[0]) if kind != "end" else -1
+    def numbered(kind: str, data: list[str]) -> list[tuple[str, int]]:
+        return [(kind, int(data[0].partition('"sequence":')[2].partition(",")[0]) if kind != "end" else -1)]
+
+    async for kind, number in client._read(Stream(stream_path(id, "events"), numbered, after)):
+        yield kind, number
 
 
 def _listings(service: Service, client: Client) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from raysync.metrics import Event
+from raysync.events import Event
 from raysync.sim import Network, Pace, SimResult, Simulation
 from raysync.spec import JobSpec, parse_spec
 from raysync.tasks.workload import Workload

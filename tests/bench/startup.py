@@ -6,6 +6,7 @@ import statistics
 import time
 from itertools import pairwise
 
+from raysync.events import Decision
 from raysync.spec import parse_spec
 from tests.bench.local_ray import local_ray, run
 from tests.bench.record import record
@@ -22,7 +23,7 @@ def main() -> int:
             spec = parse_spec({"task": {"kind": "digits"}, "scale": {"workers": 2}, "budget": {"steps": 300}})
             called_s = time.time()
             result = run(spec, storage)
-            firsts = [facts["first_step_s"] for facts in result.runs["actors"].values() if facts.get("first_step_s")]
+            firsts = [facts["first_step_s"] for facts in result.runs.actors.values() if facts.get("first_step_s")]
             times.append(max(firsts) - called_s)
         record("startup.first_step", median_s=statistics.median(times), worst_s=max(times), bar_s=6.0)
         spec = parse_spec(
@@ -35,7 +36,8 @@ def main() -> int:
             }
         )
         result = run(spec, storage)
-        decided = [r.time_s for r in result.records() if r.kind == "decision" and r.data["sync"]][8:]
+        told = [(event.time_s, event.body) for event in result.records()]
+        decided = [time_s for time_s, body in told if isinstance(body, Decision) and body.sync][8:]
         rounds = [after - before for before, after in pairwise(decided)]
         elements = sum(parameter.numel() for parameter in spec.task.build().model().parameters())
         record("startup.fedavg_round", parameters=elements, median_s=statistics.median(rounds), bar_s=0.1)

@@ -9,16 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from raysync.address import shard, worker
 from raysync.compress import Identity
 from raysync.control.view import View
 from raysync.data import Sampler
 from raysync.engine import messages as m
+from raysync.engine.effects import Effects, Send
 from raysync.engine.seeds import derive
-from raysync.engine.shard import Shard
+from raysync.engine.server.shard import Shard
 from raysync.sim import Network, Pace
 from raysync.spec import JobSpec
 from tests.audit import AuditedSimulation
-from tests.jobs import EVERY, SYNCHRONOUS, WatchedSimulation, final_vector, job, relative, workload
+from tests.jobs import EVERY, SYNCHRONOUS, WatchedSimulation, final_vector, job, members, relative, workload
 
 SHAPES = [(1, 1), (2, 1), (2, 3), (4, 1), (4, 3)]
 DIGITS = {"kind": "digits", "hidden": [16]}
@@ -51,10 +53,10 @@ def _train_plainly(spec: JobSpec, batches: list[np.ndarray], seeds: list[int] | 
     return _flat(model)
 
 
-def _batches(spec: JobSpec, worker: int, steps: int) -> list[np.ndarray]:
-    members = tuple(range(spec.scale.workers))
+def _batches(spec: JobSpec, number: int, steps: int) -> list[np.ndarray]:
+    view = View(1, members(*range(spec.scale.workers)))
     sampler = Sampler(spec.data, workload(spec).num_samples, spec.seed)
-    return [sampler.batch(View(1, members), worker, step) for step in range(steps)]
+    return [sampler.batch(view, worker(number), step) for step in range(steps)]
 
 
 OPTIMIZERS: list[dict[str, Any]] = [
@@ -77,7 +79,7 @@ def test_bsp_equals_plain_torch_on_the_joined_batch(optimizer: dict[str, Any], w
     simulation = WatchedSimulation(spec)
     simulation.run()
     joined = [
-        np.concatenate(step) for step in zip(*(_batches(spec, worker, 50) for worker in range(workers)), strict=True)
+        np.concatenate(step) for step in zip(*(_batches(spec, number, 50) for number in range(workers)), strict=True)
     ]
     assert relative(final_vector(simulation), _train_plainly(spec, joined)) <= 1e-5
 
@@ -130,13 +132,13 @@ def test_selsync_with_delta_infinite_is_independent_runs(workers: int, aggregate
     spec = job(strategy, optimizer={"kind": "sgd", "lr": 0.05, "momentum": 0.9}, scale={"workers": workers})
     simulation = WatchedSimulation(spec)
     simulation.run_until(
-        lambda sim: len(sim.workers) == workers and all(worker.step == 20 for worker in sim.workers.values())
+        lambda sim: len(sim.workers) == workers and all(core.step == 20 for core in sim.workers.values())
     )
-    assert simulation.coordinator.tally.lssr == 1
-    for worker in range(workers):
-        seeds = [derive(spec.seed, "step", worker, step) for step in range(20)]
-        expected = _train_plainly(spec, _batches(spec, worker, 20), seeds)
-        assert torch.equal(simulation.workers[worker].replica.flat, expected)
+    assert simulation.coordinator.books.metrics.lssr == 1
+    for number in range(workers):
+        seeds = [derive(spec.seed, "step", number, step) for step in range(20)]
+        expected = _train_plainly(spec, _batches(spec, number, 20), seeds)
+        assert torch.equal(simulation.workers[number].replica.flat, expected)
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name != "diloco"])  # its outer momentum acts even alone
@@ -148,7 +150,7 @@ def test_one_worker_behaves_as_plain_training(name: str) -> None:
     simulation = WatchedSimulation(job(strategy, scale={"workers": 1}, optimizer={"kind": "adam", "lr": 0.01}))
     simulation.run()
     expected = _train_plainly(simulation.spec, _batches(simulation.spec, 0, 30))
-    flat = simulation.workers[0].exchange.visible
+    flat = simulation.workers[0].shared.visible
     assert relative(flat, expected) <= 1e-4
 
 
@@ -162,26 +164,26 @@ def test_books_balance(name: str, workers: int, shards: int) -> None:
     simulation.run()
     simulation.check()
     pushed = {(key[0], key[1], key[2]) for key in simulation.payloads}
-    applied = [(worker, key[0], key[1]) for key, closed in simulation.closed.items() for worker in closed.pushes]
+    applied = [(sender, key[0], key[1]) for key, closed in simulation.closed.items() for sender in closed.pushes]
     assert len(applied) == len(set(applied)), "a push was applied twice"
     assert set(applied) == pushed, "a push was lost"
 
 
 def test_retried_push_counts_once() -> None:
     spec = job(scale={"workers": 2})
-    shard, view = Shard(0, spec), View(1, (0, 1))
-    shard.handle(m.NewView(view=view))
+    core = Shard(shard(0), spec)
+    core.handle(m.NewView(view=View(1, members(0, 1))))
     zeros, ones = Identity().encode(torch.zeros(3), 0), Identity().encode(torch.ones(3), 0)
-    shard.handle(m.Init(view=1, worker=0, block=0, role="parameter", payload=zeros))
+    core.handle(m.Init(view=1, sender=worker(0), block=0, content="parameter", payload=zeros))
 
-    def push(worker: int, number: int = 1) -> list[m.Send]:
-        return shard.handle(
+    def push(number: int) -> Effects:
+        return core.handle(
             m.Push(
-                view=number,
-                worker=worker,
+                view=1,
+                sender=worker(number),
                 block=0,
                 round=0,
-                participants=(0, 1),
+                participants=members(0, 1),
                 payload=ones,
                 payload_kind="gradient",
                 weight=1,
@@ -191,21 +193,21 @@ def test_retried_push_counts_once() -> None:
 
     assert push(0) == push(0) == [], "nobody is answered before the round closes"
     first = push(1)
-    assert [send.to for send in first] == ["worker/0", "worker/1"]
+    assert [send.to for send in first] == [*members(0, 1)]
     assert push(1)[0].message == push(0)[0].message == first[0].message, "a late retry is told the result again"
-    assert torch.equal(shard.blocks[0].x, -torch.ones(3))
+    assert torch.equal(core.blocks[0].x, -torch.ones(3))
 
 
 def test_old_view_is_answered_with_the_new_one() -> None:
     spec = job(scale={"workers": 2})
-    shard = Shard(0, spec)
-    shard.handle(m.NewView(view=View(5, (0, 1))))
-    answer = shard.handle(m.Pull(view=4, worker=0, block=0, round=0, participants=()))
-    assert answer == [m.Send("worker/0", m.NewView(view=View(5, (0, 1))))]
-    ahead = m.Fetch(view=6, worker=0, block=0, round=-1, participants=())
-    assert shard.handle(ahead) == [], "a message from the future waits"
-    later = shard.handle(m.NewView(view=View(6, (0, 1))))
-    assert m.Send("worker/0", m.NeedInit(block=0)) in later
+    core = Shard(shard(0), spec)
+    core.handle(m.NewView(view=View(5, members(0, 1))))
+    answer = core.handle(m.Pull(view=4, sender=worker(0), block=0, round=0, participants=()))
+    assert answer == [Send(worker(0), m.NewView(view=View(5, members(0, 1))))]
+    ahead = m.Fetch(view=6, sender=worker(0), block=0, round=-1, participants=())
+    assert core.handle(ahead) == [], "a message from the future waits"
+    later = core.handle(m.NewView(view=View(6, members(0, 1))))
+    assert Send(worker(0), m.NeedInit(block=0)) in later
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -234,19 +236,21 @@ def test_lssr_counts_decisions(name: str) -> None:
 def test_corrupt_push_is_refused_and_its_resend_heals() -> None:
     from raysync.errors import PayloadError
 
-    shard = Shard(0, job(scale={"workers": 2}))
-    shard.handle(m.NewView(view=View(1, (0, 1))))
+    core = Shard(shard(0), job(scale={"workers": 2}))
+    core.handle(m.NewView(view=View(1, members(0, 1))))
     good = Identity().encode(torch.ones(3), 0)
-    shard.handle(m.Init(view=1, worker=0, block=0, role="parameter", payload=Identity().encode(torch.zeros(3), 0)))
+    core.handle(
+        m.Init(view=1, sender=worker(0), block=0, content="parameter", payload=Identity().encode(torch.zeros(3), 0))
+    )
 
-    def push(worker: int, payload: bytes) -> list[m.Send]:
-        return shard.handle(
+    def push(number: int, payload: bytes) -> Effects:
+        return core.handle(
             m.Push(
                 view=1,
-                worker=worker,
+                sender=worker(number),
                 block=0,
                 round=0,
-                participants=(0, 1),
+                participants=members(0, 1),
                 payload=payload,
                 payload_kind="gradient",
                 weight=1,
@@ -259,4 +263,4 @@ def test_corrupt_push_is_refused_and_its_resend_heals() -> None:
             push(0, bad)
     push(0, good)
     assert len(push(1, good)) == 2
-    assert torch.equal(shard.blocks[0].x, -torch.ones(3))
+    assert torch.equal(core.blocks[0].x, -torch.ones(3))

@@ -9,15 +9,17 @@ import pytest
 import torch
 from torch import nn
 
+from raysync.address import shard, worker
 from raysync.compress import Identity
 from raysync.control.view import Cursor, View
 from raysync.engine import messages as m
-from raysync.engine.shard import Shard
+from raysync.engine.effects import Send
+from raysync.engine.server.shard import Shard
 from raysync.errors import ProtocolError
 from raysync.sim import Fault, Pace, Simulation
 from raysync.tasks.workload import Workload
 from tests.audit import AuditedSimulation
-from tests.jobs import EVERY, SYNCHRONOUS, WatchedSimulation, final_vector, job, workload
+from tests.jobs import EVERY, SYNCHRONOUS, WatchedSimulation, final_vector, job, members, workload
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -28,7 +30,7 @@ def test_worker_joins_and_another_leaves_without_anybody_restarting(name: str) -
     simulation.after(0.5, lambda: simulation.remove_worker(1))
     simulation.run()
     simulation.check()
-    assert simulation.coordinator.view.members == (0, 2, 3)
+    assert simulation.coordinator.view.members == members(0, 2, 3)
     assert simulation.workers[1].phase.value == "gone"
     assert sorted(simulation.workers) == [0, 1, 2, 3]
 
@@ -64,29 +66,38 @@ def test_resize_deals_the_data_out_anew() -> None:
 
 def test_leavers_residual_goes_into_the_next_round_once() -> None:
     spec = job({"kind": "local_sgd"}, scale={"workers": 2})
-    shard = Shard(0, spec)
-    shard.handle(m.NewView(view=View(1, (0,), (1,))))
+    core = Shard(shard(0), spec)
+    core.handle(m.NewView(view=View(1, members(0), members(1))))
     values, update, rest = (Identity().encode(torch.full((3,), value), 0) for value in (0.0, 1.0, 8.0))
-    shard.handle(m.Init(view=1, worker=0, block=0, role="parameter", payload=values))
-    handover = m.Handover(view=1, worker=1, block=0, share=0.5, payloads={"delta": rest})
+    core.handle(m.Init(view=1, sender=worker(0), block=0, content="parameter", payload=values))
+    handover = m.Handover(view=1, sender=worker(1), block=0, share=0.5, payloads={"displacement": rest})
     for _ in range(2):
-        assert shard.handle(handover) == [m.Send("worker/1", m.Ack(block=0, round=-1))], "a retry is acknowledged again"
+        assert core.handle(handover) == [Send(worker(1), m.Ack(block=0, round=-1))], "a retry is acknowledged again"
     push = m.Push(
-        view=1, worker=0, block=0, round=0, participants=(0,), payload=update, payload_kind="delta", weight=1, lr=1
+        view=1,
+        sender=worker(0),
+        block=0,
+        round=0,
+        participants=members(0),
+        payload=update,
+        payload_kind="displacement",
+        weight=1,
+        lr=1,
     )
-    shard.handle(push)
-    assert torch.equal(shard.blocks[0].x, torch.full((3,), 5.0)), "1 from the push, 8 / 2 inherited"
-    shard.handle(msgspec.structs.replace(push, round=1))
-    assert torch.equal(shard.blocks[0].x, torch.full((3,), 6.0)), "inherited once"
+    core.handle(push)
+    assert torch.equal(core.blocks[0].x, torch.full((3,), 5.0)), "1 from the push, 8 / 2 inherited"
+    core.handle(msgspec.structs.replace(push, round=1))
+    assert torch.equal(core.blocks[0].x, torch.full((3,), 6.0)), "inherited once"
 
 
 def test_knob_turns_at_one_step_for_everybody() -> None:
     spec = job({"kind": "selsync", "delta": 0.0, "warmup_steps": 0}, budget={"steps": 60})
     simulation = WatchedSimulation(spec, pace=Pace(jitter=0.4))
-    simulation.after(0.8, lambda: simulation.turn(delta=float("inf")))
+    simulation.after(0.8, lambda: simulation.tell(m.Turn(changes={"delta": float("inf")}, by="anna")))
     result = simulation.run()
     (turned,) = [event for event in result.events if event.kind == "knobs"]
-    assert turned.data == {"before": {"delta": 0.0}, "after": {"delta": float("inf")}, "asked_step": turned.step}
+    changed = {"before": {"delta": 0.0}, "after": {"delta": float("inf")}}
+    assert turned.data == {**changed, "asked_step": turned.step, "by": "anna"}
     for event in result.events:
         if event.kind == "decision" and event.step < 59:
             assert event.data["sync"] is (event.step < turned.step)
@@ -98,10 +109,10 @@ def test_pause_stops_and_resume_goes_on() -> None:
     simulation = WatchedSimulation(spec)
     simulation.after(0.3, lambda: simulation.turn(pause=True))
     simulation.run_until(lambda sim: bool(sim.coordinator.knobs.values["pause"]))
-    held = simulation.coordinator.next_step
+    held = simulation.coordinator.pacing.next_step
     simulation.after(10.0, lambda: simulation.turn(pause=False))
     simulation.run_until(lambda sim: sim.now_s > 9.0)
-    assert simulation.coordinator.next_step == held
+    assert simulation.coordinator.pacing.next_step == held
     simulation.run()
     free = WatchedSimulation(spec)
     free.run()
@@ -127,9 +138,9 @@ def test_budget_ends_the_job_early(name: str) -> None:
 def test_worker_with_another_model_is_refused() -> None:
     spec = job(scale={"workers": 2})
     simulation = Simulation(spec, workload=workload(spec))
-    simulation.coordinator.handle(m.Join(worker=0, num_samples=200, num_elements=37))
+    simulation.coordinator.handle(m.Join(sender=worker(0), num_samples=200, num_elements=37))
     with pytest.raises(ProtocolError, match=r"vector of 5 elements.*must give every worker the same"):
-        simulation.coordinator.handle(m.Join(worker=1, num_samples=200, num_elements=5))
+        simulation.coordinator.handle(m.Join(sender=worker(1), num_samples=200, num_elements=5))
 
 
 class Normed:
@@ -156,13 +167,13 @@ def test_float_buffers_are_averaged_with_the_parameters(name: str) -> None:
     spec = job(EVERY[name], optimizer={"kind": "sgd", "lr": 0.01})
     simulation = WatchedSimulation(spec, workload=Workload(Normed()))
     simulation.run()
-    worker = simulation.workers[0]
-    assert worker.exchange.num_elements == 4 * 8 + 8 + 8 + 8 + 1 + 16
+    first = simulation.workers[0]
+    assert first.shared.num_elements == 4 * 8 + 8 + 8 + 8 + 1 + 16
     means = [worker.replica.model[1].running_mean for worker in simulation.workers.values()]
     assert float(means[0].abs().max()) > 0.1, "the statistics have moved"
     if name != "ssp":
         assert all(torch.equal(mean, means[0]) for mean in means)
-    assert worker.replica.model[1].num_batches_tracked > 0
+    assert first.replica.model[1].num_batches_tracked > 0
 
 
 @pytest.mark.parametrize("inner_state", ["keep", "average", "reset"])
@@ -206,7 +217,7 @@ def test_lost_wish_to_leave_is_repeated() -> None:
     simulation.after(0.2, lambda: simulation.remove_worker(1))
     simulation.run()
     simulation.check()
-    assert simulation.coordinator.view.members == (0, 2)
+    assert simulation.coordinator.view.members == members(0, 2)
 
 
 def test_checkpoint_waits_for_leavers_and_leaves_newcomers_out() -> None:
@@ -219,12 +230,12 @@ def test_checkpoint_waits_for_leavers_and_leaves_newcomers_out() -> None:
     for moment in (0.2, 0.21, 0.22, 0.23):
         simulation = AuditedSimulation(spec, workload=workload(spec))
         simulation.after(0.2, lambda sim=simulation: sim.remove_worker(1))
-        simulation.after(moment, lambda sim=simulation: sim.tell(m.TakeSnapshot()))
+        simulation.after(moment, lambda sim=simulation: sim.tell(m.TakeCheckpoint()))
         simulation.after(moment, simulation.add_worker)
         simulation.run()
         simulation.check()
-        (snapshot,) = simulation.snapshots.values()
-        restored = Simulation.restore(spec, snapshot, workload=workload(spec), max_time_s=60)
+        (checkpoint,) = simulation.checkpoints.values()
+        restored = Simulation.restore(spec, checkpoint, workload=workload(spec), max_time_s=60)
         restored.run()
         assert restored.coordinator.finished
 
@@ -248,4 +259,4 @@ def test_resizes_inside_one_lap_stay_cheap() -> None:
     for change in range(30):
         cursor = sampler.advance(cursor, 2 + change % 3, 5)
     assert len(cursor.spent) == 30
-    assert len(sampler.batch(View(1, (0, 1), (), 0, cursor), 0, 3)) == 1
+    assert len(sampler.batch(View(1, members(0, 1), (), 0, cursor), worker(0), 3)) == 1

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import io
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 
 from raysync.engine import messages as m
-from raysync.metrics import Event
-from raysync.sim import Pace, Simulation
+from raysync.engine.coordinator import Coordinator
+from raysync.engine.core import Core
+from raysync.engine.effects import KeepPart
+from raysync.events import Event
+from raysync.sim import Fault, Pace, Simulation
 from tests.jobs import EVERY, final_vector, job, workload
 
 
-def _run(spec: Any, snapshot_s: float) -> Simulation:
+def _run(spec: Any, checkpoint_s: float) -> Simulation:
     simulation = Simulation(spec, workload=workload(spec), pace=Pace(jitter=0.4))
-    simulation.after(snapshot_s, lambda: simulation.tell(m.TakeSnapshot()))
+    simulation.after(checkpoint_s, lambda: simulation.tell(m.TakeCheckpoint()))
     simulation.run()
     return simulation
 
@@ -33,19 +37,19 @@ def test_restored_job_continues_bit_for_bit(name: str, optimizer: str) -> None:
             changes["inner_state"] = choose.choice(("keep", "average", "reset"))
         spec = job(EVERY[name], **changes)
         whole = _run(spec, choose.uniform(0.05, 0.5))
-        (number,) = whole.snapshots
+        (number,) = whole.checkpoints
         stored = io.BytesIO()
-        torch.save(whole.snapshots[number], stored)
+        torch.save(whole.checkpoints[number], stored)
         stored.seek(0)
-        snapshot = torch.load(stored, weights_only=True)
-        assert set(snapshot) == {"coordinator", "shard/0", "shard/1", *(f"worker/{i}" for i in range(4))}
-        restored = Simulation.restore(spec, snapshot, workload=workload(spec), pace=Pace(jitter=0.4))
+        checkpoint = torch.load(stored, weights_only=True)
+        assert set(checkpoint) == {"coordinator", "shard/0", "shard/1", *(f"worker/{i}" for i in range(4))}
+        restored = Simulation.restore(spec, checkpoint, workload=workload(spec), pace=Pace(jitter=0.4))
         restored.run()
         assert torch.equal(final_vector(whole), final_vector(restored))
         for worker in range(4):
             assert torch.equal(whole.workers[worker].replica.flat, restored.workers[worker].replica.flat)
-        later = [event for event in whole.events if event.sequence >= restored.events[0].sequence]
-        assert [_story(event) for event in later] == [_story(event) for event in restored.events]
+        later = [event for event in whole.ledger.events if event.sequence >= restored.ledger.events[0].sequence]
+        assert [_story(event) for event in later] == [_story(event) for event in restored.ledger.events]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -56,26 +60,124 @@ def test_a_stopped_job_goes_on_as_if_it_had_never_been_stopped(name: str) -> Non
     stopped = Simulation(spec, workload=workload(spec))
 
     def stop() -> None:
-        stopped.tell(m.TakeSnapshot())
+        stopped.tell(m.TakeCheckpoint())
         stopped.tell(m.Stop(reason="interrupted"))
 
     stopped.after(0.3, stop)
     stopped.run()
-    last = max(event.step for event in stopped.events)
+    last = max(event.step for event in stopped.ledger.events)
     assert last < spec.budget.steps, "it must not claim steps it has not made"
-    (number,) = stopped.snapshots
-    restored = Simulation.restore(spec, stopped.snapshots[number], workload=workload(spec))
+    (number,) = stopped.checkpoints
+    restored = Simulation.restore(spec, stopped.checkpoints[number], workload=workload(spec))
     restored.run()
     assert torch.equal(final_vector(whole), final_vector(restored))
-    assert max(event.step for event in restored.events) == spec.budget.steps
+    assert max(event.step for event in restored.ledger.events) == spec.budget.steps
 
 
 def test_checkpoints_come_every_so_many_rounds() -> None:
     spec = job({"kind": "local_sgd", "sync_every": 2}, checkpoint={"every_rounds": 4})
     simulation = Simulation(spec, workload=workload(spec))
     simulation.run()
-    assert [event.data["round"] for event in simulation.events if event.kind == "snapshot"] == [3, 7, 11]
-    assert len(simulation.snapshots) == 3
+    assert [event.data["round"] for event in simulation.ledger.events if event.kind == "checkpoint"] == [3, 7, 11]
+    assert len(simulation.checkpoints) == 3
+
+
+class KeepingSimulation(Simulation):
+    """Counts how often each part of a checkpoint is written, and may refuse to write it."""
+
+    def __init__(self, *arguments: Any, refuse: tuple[tuple[int, str], ...] = (), **world: Any) -> None:
+        self.written: Counter[tuple[int, str]] = Counter()
+        self._refuse = refuse
+        super().__init__(*arguments, **world)
+
+    def keep_part(self, core: Core, part: KeepPart) -> str | None:
+        written = part.checkpoint, str(core.address)
+        self.written[written] += 1
+        return "no space left on device" if written in self._refuse else super().keep_part(core, part)
+
+
+@pytest.mark.parametrize("name", ["bsp", "selsync-overlap", "ssp", "local_sgd"])
+def test_a_repeated_request_does_not_touch_a_checkpoint(name: str) -> None:
+    """Each request comes again when the checkpoint is complete and training has gone on."""
+    spec = job(EVERY[name], checkpoint={"every_rounds": 4}, scale={"shards": 2})
+    faults = tuple(Fault(action="duplicate", where="CheckpointRequest", nth=n, delay_s=0.05 * n) for n in range(1, 7))
+    simulation = KeepingSimulation(spec, workload=workload(spec), faults=faults, pace=Pace(jitter=0.3))
+    simulation.after(0.1, lambda: simulation.tell(m.TakeCheckpoint()))
+    simulation.run()
+    assert len(simulation.happened) == 6
+    assert {*simulation.written.values()} == {1}, "every part is written once"
+    parts = simulation.checkpoints[1]
+    restored = Simulation.restore(spec, parts, workload=workload(spec), pace=Pace(jitter=0.3))
+    restored.run()
+    if name != "ssp":
+        assert torch.equal(final_vector(simulation), final_vector(restored)), "it is what it was when it was taken"
+
+
+@pytest.mark.parametrize("address", ["worker/1", "shard/0", "coordinator"])
+def test_a_checkpoint_that_cannot_be_written_is_an_event_and_the_next_is_tried(address: str) -> None:
+    spec = job({"kind": "local_sgd", "sync_every": 2}, checkpoint={"every_rounds": 4})
+    simulation = KeepingSimulation(spec, workload=workload(spec), refuse=((2, address),))
+    simulation.run()
+    told = [
+        (event.kind, event.data["checkpoint"])
+        for event in simulation.ledger.events
+        if event.kind.startswith("checkpoint")
+    ]
+    assert told == [("checkpoint", 1), ("checkpoint_failed", 2), ("checkpoint", 3)]
+    (failed,) = [event.data for event in simulation.ledger.events if event.kind == "checkpoint_failed"]
+    assert (failed["who"], failed["why"]) == (address, "no space left on device")
+    assert sorted(number for number, parts in simulation.checkpoints.items() if "coordinator" in parts) == [1, 3]
+    whole = Simulation(spec, workload=workload(spec))
+    whole.run()
+    assert torch.equal(final_vector(whole), final_vector(simulation)), "training knows nothing of it"
+
+
+def test_a_job_stops_although_its_last_checkpoint_cannot_be_written() -> None:
+    spec = job()
+    simulation = KeepingSimulation(spec, workload=workload(spec), refuse=((1, "worker/0"),))
+
+    def stop() -> None:
+        simulation.tell(m.TakeCheckpoint())
+        simulation.tell(m.Stop(reason="enough"))
+
+    simulation.after(0.1, stop)
+    simulation.run()
+    assert [event.kind for event in simulation.ledger.events if "checkpoint" in event.kind] == ["checkpoint_failed"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_nothing_is_decided_before_the_last_part_is_kept(name: str) -> None:
+    """Whoever seals a checkpoint looks at the coordinator then: its step, round and members are the checkpoint's."""
+    spec = job(EVERY[name], checkpoint={"every_rounds": 2}, scale={"workers": 3, "max_workers": 4, "shards": 2})
+    rounds = []
+
+    class Sealing(Simulation):
+        def keep_part(self, core: Core, part: KeepPart) -> str | None:
+            if isinstance(core, Coordinator):
+                now = core.state_dict()
+                assert {key: now[key] for key in ("pacing", "board")} == {
+                    key: part.state[key] for key in ("pacing", "board")
+                }
+                assert now["membership"]["view"] == part.state["membership"]["view"]
+                rounds.append((part.checkpoint, core.steps_made, core.last_round))
+            return super().keep_part(core, part)
+
+    simulation = Sealing(spec, workload=workload(spec), pace=Pace(jitter=0.4))
+    for number in range(4):
+        simulation.after(0.1 + 0.05 * number, lambda: simulation.tell(m.TakeCheckpoint()))
+    simulation.after(0.12, simulation.add_worker)
+    simulation.run()
+    told = [event for event in simulation.ledger.events if event.kind == "checkpoint"]
+    assert rounds == [(event.data["checkpoint"], event.step, event.data["round"]) for event in told]
+    assert rounds
+
+
+def test_a_number_that_is_taken_is_passed_over() -> None:
+    spec = job(checkpoint={"every_rounds": 10})
+    simulation = Simulation(spec, workload=workload(spec))
+    simulation.coordinator.checkpoints.pass_over(7)
+    simulation.run()
+    assert sorted(simulation.checkpoints) == [8, 9]
 
 
 def test_worker_state_is_refused_in_the_middle_of_a_round() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from raysync.address import worker
 from raysync.engine import messages as m
+from raysync.engine.effects import Send
 from raysync.sim import Pace, Simulation
 from tests.jobs import job, workload
 
@@ -20,11 +22,11 @@ class StalenessWitness(Simulation):
         self.reads = 0
         super().__init__(*arguments, **world)
 
-    def _deliver(self, send: m.Send) -> None:
+    def _deliver(self, send: Send) -> None:
         if isinstance(send.message, m.Pull):
             pull, shard = send.message, self.cores[send.to]
             applied = shard.ledgers[pull.block].applied  # type: ignore[union-attr]
-            slowest = min(applied.get(worker, -1) for worker in self.coordinator.view.members)
+            slowest = min(applied.get(member, -1) for member in self.coordinator.view.members)
             self.stalest = max(self.stalest, pull.round - slowest)
             self.reads += 1
         super()._deliver(send)
@@ -50,7 +52,7 @@ def test_no_read_is_staler_than_the_bound(part: int) -> None:
     for seed in range(20 * part, 20 * part + 20):
         choose = random.Random(seed)
         bound = seed % 4
-        slow = {worker: choose.choice((1.0, 1.0, 2.0, 8.0)) for worker in range(3)}
+        slow = {number: choose.choice((1.0, 1.0, 2.0, 8.0)) for number in range(3)}
         simulation = _run(
             seed, bound, jitter=choose.choice((0.0, 0.5)), hiccup_share=choose.choice((0.0, 0.2)), slow=slow
         )
@@ -69,9 +71,9 @@ def test_fast_worker_blocks_at_the_bound() -> None:
     lead = 0
     while not simulation.coordinator.finished:
         simulation.run_until(lambda sim, now=simulation.now_s: sim.now_s > now or sim.coordinator.finished)
-        clocks = simulation.coordinator.gate.clocks
+        clocks = simulation.coordinator.pacing.gate.clocks
         if len(clocks) == 2:
-            lead = max(lead, clocks[0] - clocks[1])
+            lead = max(lead, clocks[worker(0)] - clocks[worker(1)])
     assert lead == 4, "three clocks ahead when it reads, and one more computed and pushed before it waits"
     assert simulation.now_s >= 39 * 0.1, "the slow worker sets the pace"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.storage import Folder, read_manifest
+from actors.storage.folder import Folder, read_manifest
 from tests.serving import until
 
 BIN = Path(sys.executable).parent
@@ -74,6 +75,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path: Path, address: 
     rest, errors = process.communicate(timeout=60)
     result = json.loads(rest.splitlines()[-1])
     assert process.returncode == 130, errors
+    assert "Token authentication" not in errors, "Ray's notice, though it started a Ray of its own"
     assert (result["state"], result["reason"]) == ("STOPPED", "interrupted")
     assert all(json.loads(line).get("step", 0) < 100_000 for line in rest.splitlines()[1:])
     step = read_manifest(Folder(result["checkpoint"]))["step"]
@@ -90,6 +92,33 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path: Path, address: 
     assert trained == {*range(step + 1, step + 30)}, "it must really go on, not end where it was stopped"
 
 
+def test_what_an_interrupted_run_prints_goes_on(tmp_path: Path, address: str) -> None:
+    """`raysync run job.yaml` and the command it prints at its end, both as printed; code of one's own goes along."""
+    code = tmp_path / "my code"
+    code.mkdir()
+    (code / "naps.py").write_text(
+        "import time\nfrom raysync.tasks import Digits\n"
+        "class Nap(Digits):\n"
+        "    def loss(self, model, batch):\n        time.sleep(0.01)\n        return super().loss(model, batch)\n"
+    )
+    task = {"kind": "custom", "entrypoint": "naps:Nap"}
+    (tmp_path / "job.yaml").write_text(json.dumps({**SPEC, "task": task, "budget": {"steps": 300}}))
+    options = ["--working-dir", "my code", "--storage", "results", "--address", address]
+    command = [str(BIN / "raysync"), "run", "job.yaml", *options]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_env(), cwd=tmp_path
+    )
+    until(lambda: any('"metrics"' in path.read_text() for path in tmp_path.glob("results/*/events.jsonl")), 60)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    printed = output.partition("go on with: ")[2].strip()
+    assert printed.startswith("raysync run --resume ")
+    answer = run(*shlex.split(printed)[1:], cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert "SUCCEEDED" in answer.stdout
+
+
 def test_a_run_that_fails_says_why(tmp_path: Path, address: str) -> None:
     spec = tmp_path / "job.json"
     spec.write_text(json.dumps({**SPEC, "task": {"kind": "custom", "entrypoint": "nowhere:Task"}}))
@@ -97,6 +126,7 @@ def test_a_run_that_fails_says_why(tmp_path: Path, address: str) -> None:
     assert answer.returncode == 1
     assert "FAILED" in answer.stdout
     assert "nowhere:Task: cannot be imported" in answer.stderr
+    assert "Traceback" not in answer.stderr, "the log has it"
     folder = next(path for path in tmp_path.iterdir() if path.name.startswith("from-cli-"))
     assert json.loads((folder / "status.json").read_text())["state"] == "FAILED"
 

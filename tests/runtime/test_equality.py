@@ -66,7 +66,7 @@ def test_bits_are_the_simulators(strategy: str, codec: str, shards: int, link: s
     spec = spec_for(strategy, codec, shards, link)
     result = fit(spec, storage_path=storage)
     assert result.error is None, result.error
-    assert result.runs["link"] == link
+    assert result.runs.link == link
     expected = simulated(spec)
     found = result.model_state()
     assert found.keys() == expected.keys()

@@ -14,9 +14,10 @@ import ray
 import torch
 
 from actors import Job, fit, submit
-from actors.crew import NAMESPACE
-from actors.storage import Folder, completed, read_manifest
+from actors.job.actor_group import NAMESPACE
+from actors.storage.folder import Folder, completed, read_manifest
 from raysync.errors import CheckpointError, KnobConflict, KnobError, SpecError
+from raysync.ports import JobStatus
 from raysync.spec import JobSpec, parse_spec
 from tests.drowsy import TASK
 from tests.jobs import job
@@ -34,13 +35,13 @@ def digits(**changes: Any) -> JobSpec:
     return job(changes.pop("strategy", {"kind": "selsync", "delta": 0.3}), scale=scale, **{**defaults, **changes})
 
 
-def wait_for(job: Job, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 60.0) -> dict[str, Any]:
+def wait_for(job: Job, condition: Callable[[JobStatus], bool], timeout_s: float = 60.0) -> JobStatus:
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         status = job.status()
         if condition(status):
             return status
-        assert status["state"] not in ("FAILED", "SUCCEEDED"), status["reason"]
+        assert status.state not in ("FAILED", "SUCCEEDED"), status.reason
         time.sleep(0.1)
     raise AssertionError(f"not within {timeout_s:.0f} s: {job.status()}")
 
@@ -53,28 +54,28 @@ def end(job: Job, checkpoint: bool = False) -> Any:
     return result
 
 
-def running(status: dict[str, Any]) -> bool:
-    return bool(status["state"] == "RUNNING" and status["step"] > 5)
+def running(status: JobStatus) -> bool:
+    return status.state == "RUNNING" and status.step > 5
 
 
-def workers_of(status: dict[str, Any]) -> dict[str, int]:
-    return {name: found["pid"] for name, found in status["actors"].items() if name.startswith("worker/")}
+def workers_of(status: JobStatus) -> dict[str, int]:
+    return {name: found.pid for name, found in status.actors.items() if name.startswith("worker/")}
 
 
 def test_steering_resizing_pausing_and_stopping(storage: str) -> None:
     job = submit(digits(scale={"min_workers": 1, "max_workers": 3}), storage_path=storage)
     before = workers_of(wait_for(job, running))
-    assert job.status()["runs"]["link"] == "direct"
+    assert job.status().runs.link == "direct"
     assert {"device": "cpu", "torch_threads": 1}.items() <= wait_for(
-        job, lambda s: "device" in s["actors"]["worker/0"]
-    )["actors"]["worker/0"].items()
+        job, lambda s: "device" in s.actors["worker/0"].facts
+    ).actors["worker/0"].facts.items()
 
     with pytest.raises(KnobError, match="dleta"):
         job.turn(dleta=0.1)
     version = job.turn(delta=0.9).version
     with pytest.raises(KnobConflict):
         job.turn(expected_version=version - 1, delta=0.1)
-    wait_for(job, lambda s: s["knobs"]["version"] == version)
+    wait_for(job, lambda s: s.knobs.version == version)
 
     job.resize(3)
     grown = workers_of(wait_for(job, lambda s: running(s) and len(workers_of(s)) == 3 and all(workers_of(s).values())))
@@ -86,11 +87,11 @@ def test_steering_resizing_pausing_and_stopping(storage: str) -> None:
         job.resize(4)
 
     job.pause()
-    at = wait_for(job, lambda s: s["state"] == "PAUSED")["step"]
+    at = wait_for(job, lambda s: s.state == "PAUSED").step
     time.sleep(1.0)
-    assert job.status()["step"] <= at + 1
+    assert job.status().step <= at + 1
     job.resume()
-    wait_for(job, lambda s: running(s) and s["step"] > at + 5)
+    wait_for(job, lambda s: running(s) and s.step > at + 5)
 
     result = end(job, checkpoint=True)
     assert (result.state, result.reason) == ("STOPPED", "the test is over")
@@ -105,12 +106,12 @@ def test_a_dead_worker_is_replaced_and_the_others_go_on(storage: str) -> None:
     job = submit(digits(scale={"workers": 3}), storage_path=storage)
     before = workers_of(wait_for(job, running))
     os.kill(before["worker/1"], signal.SIGKILL)
-    after = wait_for(job, lambda s: running(s) and "worker/3" in s["actors"])
+    after = wait_for(job, lambda s: running(s) and "worker/3" in s.actors)
     assert {name: workers_of(after)[name] for name in ("worker/0", "worker/2")} == {
         name: before[name] for name in ("worker/0", "worker/2")
     }
-    step = after["step"]
-    wait_for(job, lambda s: s["step"] > step + 20)
+    step = after.step
+    wait_for(job, lambda s: s.step > step + 20)
     result = end(job)
     assert "feedback/lost_norm" in result.metrics
     assert any(record.kind == "death" and record.data["worker"] == 1 for record in result.records())
@@ -123,26 +124,31 @@ def test_the_controller_is_killed_and_the_job_goes_on(storage: str) -> None:
     before = wait_for(job, lambda s: running(s) and len(workers_of(s)) == 3 and all(workers_of(s).values()))
     controller = ray.get_actor(f"{job.id}:controller", namespace=NAMESPACE)
     ray.kill(controller, no_restart=False)
-    after = wait_for(job, lambda s: running(s) and s["step"] > before["step"] + 20)
+    after = wait_for(job, lambda s: running(s) and s.step > before.step + 20)
     assert workers_of(after) == workers_of(before)
-    numbers = [record.sequence for record in end(job).records()]
-    assert numbers == list(range(len(numbers)))
+    records = end(job).records()
+    assert [record.sequence for record in records] == list(range(len(records)))
+    times = [record.time_s for record in records]
+    assert times == sorted(times), "one clock, whichever controller wrote"
 
 
 def test_a_dead_shard_sends_the_job_back_to_its_checkpoint(storage: str) -> None:
     job = submit(digits(strategy={"kind": "bsp"}, checkpoint={"every_rounds": 20, "keep": 2}), storage_path=storage)
-    status = wait_for(job, lambda s: s["checkpoint"] is not None)
-    os.kill(status["actors"]["shard/0"]["pid"], signal.SIGKILL)
-    wait_for(job, lambda s: s["state"] == "RECOVERING")
+    status = wait_for(job, lambda s: s.checkpoint is not None)
+    os.kill(status.actors["shard/0"].pid, signal.SIGKILL)
+    wait_for(job, lambda s: s.state == "RECOVERING")
     wait_for(job, running)
     assert len(completed(Folder(job.path))) <= 2
-    assert end(job).state == "STOPPED"
+    result = end(job)
+    assert result.state == "STOPPED"
+    times = [record.time_s for record in result.records()]
+    assert times == sorted(times), "one clock, though the coordinator went back"
 
 
 def test_a_dead_shard_without_checkpoint_fails_the_job_and_says_so(storage: str) -> None:
     job = submit(digits(), storage_path=storage)
     status = wait_for(job, running)
-    os.kill(status["actors"]["shard/0"]["pid"], signal.SIGKILL)
+    os.kill(status.actors["shard/0"].pid, signal.SIGKILL)
     assert job.wait(30)
     result = job.result()
     job.forget()
@@ -195,16 +201,16 @@ def test_a_job_that_does_not_fit_waits_and_starts_when_it_does(storage: str) -> 
     big = submit(digits(scale={"workers": 2, "cpus_per_worker": 5}), storage_path=storage)
     wait_for(big, running)
     small = submit(digits(budget={"steps": 20}, scale={"workers": 2, "cpus_per_worker": 2}), storage_path=storage)
-    status = wait_for(small, lambda s: "fit" in s["reason"])
-    assert status["state"] == "PENDING"
-    assert status["reason"] == "2 workers need 2 CPU each; 1 fits now (2 CPU free on 1 node)"
+    status = wait_for(small, lambda s: "fit" in s.reason)
+    assert status.state == "PENDING"
+    assert status.reason == "2 workers need 2 CPU each; 1 fits now (2 CPU free on 1 node)"
     end(big)
     assert small.wait(60)
     assert small.result().state == "SUCCEEDED"
     small.forget()
 
     never = submit(digits(scale={"cpus_per_worker": 50}), storage_path=storage)
-    wait_for(never, lambda s: s["state"] == "PENDING" and "0 fit now" in s["reason"])
+    wait_for(never, lambda s: s.state == "PENDING" and "0 fit now, and 2 never will" in s.reason)
     assert end(never).state == "STOPPED"
 
 

@@ -21,23 +21,25 @@ from actors.link.base import Contact, Endpoint
 from actors.link.direct import DirectLink
 from actors.link.frames import PART_BYTES, Assembler, to_frames
 from actors.link.ray import RayLink
+from raysync.address import COORDINATOR, Address, shard, worker
 from raysync.engine import messages as m
 from raysync.errors import PayloadError
 
 KINDS = ("direct", "ray")
 KEY = b"k" * 32
+A, B, C, S = worker(0), worker(1), shard(0), COORDINATOR
 TIMEOUT_S = 3.0
 
 
 def push(round: int, payload: bytes) -> m.Push:
     return m.Push(
         view=1,
-        worker=0,
+        sender=worker(0),
         block=0,
         round=round,
-        participants=(0,),
+        participants=(worker(0),),
         payload=payload,
-        payload_kind="delta",
+        payload_kind="displacement",
         weight=1.0,
         lr=0.1,
     )
@@ -51,7 +53,7 @@ def payload(round: int, size: int) -> bytes:
 class Peer:
     """An actor that has a link and does with it what a test says."""
 
-    def __init__(self, name: str, kind: str) -> None:
+    def __init__(self, name: Address, kind: str) -> None:
         self.ray_link = RayLink(name, TIMEOUT_S)
         self.link: Any = self.ray_link if kind == "ray" else DirectLink(name, KEY, "127.0.0.1", TIMEOUT_S)
         self.received: list[m.Message] = []
@@ -83,12 +85,14 @@ class Peer:
         self.link.flush(flush_s)
         return time.monotonic() - started_s
 
-    def exchange(self, to: str, sizes: list[int]) -> list[tuple[int, int, bool]]:
+    def exchange(self, to: Address, sizes: list[int]) -> list[tuple[int, int, bool]]:
         """Send everything before reading anything on purpose."""
         self.send(to, sizes, 0.0)
-        return self.receive(len(sizes))
+        found = self.receive(len(sizes))
+        assert self.link.flush(30.0), "who has read all it was sent may still have something to send"
+        return found
 
-    def offer_for(self, to: str, duration_s: float) -> None:
+    def offer_for(self, to: Address, duration_s: float) -> None:
         """Send small messages and look for answers for a while."""
         deadline_s = time.monotonic() + duration_s
         while time.monotonic() < deadline_s:
@@ -112,10 +116,10 @@ class Peer:
 
 @pytest.fixture(params=KINDS)
 def pair(request: pytest.FixtureRequest, local_ray: None) -> Iterator[tuple[Any, Any]]:
-    peers = {name: Peer.remote(name, request.param) for name in ("a", "b")}
+    peers = {name: Peer.remote(name, request.param) for name in (A, B)}
     book = {name: Contact(peer, ray.get(peer.endpoint.remote())) for name, peer in peers.items()}
     ray.get([peer.connect.remote(book) for peer in peers.values()])
-    yield peers["a"], peers["b"]
+    yield peers[A], peers[B]
     for peer in peers.values():
         ray.kill(peer)
 
@@ -123,7 +127,7 @@ def pair(request: pytest.FixtureRequest, local_ray: None) -> Iterator[tuple[Any,
 def test_messages_arrive_in_order_and_whole(pair: tuple[Any, Any]) -> None:
     a, b = pair
     sizes = [0, 4, 4096, 4100, 400, PART_BYTES, PART_BYTES + 4, 7 * PART_BYTES // 2, 8] * 20
-    sent = a.send.remote("b", sizes)
+    sent = a.send.remote(B, sizes)
     assert ray.get(b.receive.remote(len(sizes))) == [(round, size, True) for round, size in enumerate(sizes)]
     ray.get(sent)
 
@@ -131,7 +135,7 @@ def test_messages_arrive_in_order_and_whole(pair: tuple[Any, Any]) -> None:
 def test_a_sender_waits_for_a_slow_reader_and_is_released(pair: tuple[Any, Any]) -> None:
     a, b = pair
     sizes = [PART_BYTES] * 400
-    sent = a.send.remote("b", sizes)
+    sent = a.send.remote(B, sizes)
     done, _ = ray.wait([sent], timeout=1.0)
     assert not done, "400 MB went to a peer that reads nothing"
     assert ray.get(b.receive.remote(len(sizes))) == [(round, size, True) for round, size in enumerate(sizes)]
@@ -141,34 +145,34 @@ def test_a_sender_waits_for_a_slow_reader_and_is_released(pair: tuple[Any, Any])
 def test_two_that_send_before_they_read_do_not_block_each_other(pair: tuple[Any, Any]) -> None:
     a, b = pair
     sizes = [PART_BYTES] * 120
-    found = ray.get([a.exchange.remote("b", sizes), b.exchange.remote("a", sizes)], timeout=60)
+    found = ray.get([a.exchange.remote(B, sizes), b.exchange.remote(A, sizes)], timeout=60)
     assert found == [[(round, size, True) for round, size in enumerate(sizes)]] * 2
 
 
 def test_a_peer_that_never_reads_is_lost_within_the_bound(pair: tuple[Any, Any]) -> None:
     a, _ = pair
     started_s = time.monotonic()
-    with pytest.raises(PeerLost, match="b took nothing"):
-        ray.get(a.send.remote("b", [PART_BYTES] * 1000))
+    with pytest.raises(PeerLost, match="worker/1 took nothing"):
+        ray.get(a.send.remote(B, [PART_BYTES] * 1000))
     assert time.monotonic() - started_s < TIMEOUT_S + 10
 
 
 def test_a_dead_peer_is_lost_within_the_bound(pair: tuple[Any, Any]) -> None:
     a, b = pair
-    ray.get(a.send.remote("b", [8]))
+    ray.get(a.send.remote(B, [8]))
     os.kill(ray.get(b.pid.remote()), 9)
     started_s = time.monotonic()
     with pytest.raises(PeerLost):
-        ray.get(a.offer_for.remote("b", 12.0))
+        ray.get(a.offer_for.remote(B, 12.0))
     assert time.monotonic() - started_s < TIMEOUT_S + 10
-    assert ray.get(a.probe.remote(["b"])) == ["b"]
+    assert ray.get(a.probe.remote([B])) == [B]
 
 
 def test_probe_finds_a_live_peer_and_strangers_are_named(pair: tuple[Any, Any]) -> None:
     a, _ = pair
-    assert ray.get(a.probe.remote(["b"])) == []
-    with pytest.raises(UnknownPeer, match="c has not been introduced"):
-        ray.get(a.send.remote("c", [8]))
+    assert ray.get(a.probe.remote([B])) == []
+    with pytest.raises(UnknownPeer, match="shard/0 has not been introduced"):
+        ray.get(a.send.remote(C, [8]))
 
 
 # The direct link's key
@@ -185,12 +189,12 @@ def links() -> Iterator[list[DirectLink]]:
 @pytest.mark.parametrize("way", ["tcp", "ipc"])
 @pytest.mark.parametrize("is_right", [True, False])
 def test_only_the_jobs_key_opens_the_line(way: str, is_right: bool, links: list[DirectLink]) -> None:
-    server = DirectLink("server", KEY, "127.0.0.1", 0.5)
-    client = DirectLink("client", KEY if is_right else b"x" * 32, "127.0.0.1", 0.5)
+    server = DirectLink(S, KEY, "127.0.0.1", 0.5)
+    client = DirectLink(A, KEY if is_right else b"x" * 32, "127.0.0.1", 0.5)
     links += [server, client]
     endpoint = server.endpoint if way == "ipc" else Endpoint(server.endpoint.tcp, "/nowhere")
-    client.connect({"server": Contact(None, endpoint)})
-    client.send("server", push(1, b"x" * 8))
+    client.connect({S: Contact(None, endpoint)})
+    client.send(S, push(1, b"x" * 8))
     deadline_s, arrived, lost = time.monotonic() + 3, [], False
     while time.monotonic() < deadline_s and not arrived and not lost:
         arrived = server.receive(0.05)
@@ -206,7 +210,7 @@ def test_what_crosses_tcp_cannot_be_read_on_the_way(links: list[DirectLink]) -> 
     import socket
     import threading
 
-    server, client = DirectLink("server", KEY, "127.0.0.1"), DirectLink("client", KEY, "127.0.0.1")
+    server, client = DirectLink(S, KEY, "127.0.0.1"), DirectLink(A, KEY, "127.0.0.1")
     links += [server, client]
     tap = socket.create_server(("127.0.0.1", 0))
     seen = bytearray()
@@ -229,9 +233,9 @@ def test_what_crosses_tcp_cannot_be_read_on_the_way(links: list[DirectLink]) -> 
 
     listener = threading.Thread(target=serve, daemon=True)
     listener.start()
-    client.connect({"server": Contact(None, Endpoint(f"tcp://127.0.0.1:{tap.getsockname()[1]}", "/nowhere"))})
+    client.connect({S: Contact(None, Endpoint(f"tcp://127.0.0.1:{tap.getsockname()[1]}", "/nowhere"))})
     word = b"a very secret word of this test!" * 1000
-    client.send("server", push(1, word))
+    client.send(S, push(1, word))
     arrived = []
     deadline_s = time.monotonic() + 5
     while not arrived and time.monotonic() < deadline_s:
@@ -244,6 +248,14 @@ def test_what_crosses_tcp_cannot_be_read_on_the_way(links: list[DirectLink]) -> 
     links.remove(client)
     listener.join(10)
     tap.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_link_that_is_closed_may_still_be_woken(kind: str) -> None:
+    """Whoever halts a core that is just ending does so: an error would have its actor killed before it has cleared up."""
+    link: Any = DirectLink(A, KEY, "127.0.0.1") if kind == "direct" else RayLink(A)
+    link.close()
+    link.wake()
 
 
 # Hostile bytes
@@ -264,7 +276,7 @@ def test_nothing_is_unpickled() -> None:
 
 
 def test_frames_no_sender_of_ours_writes_are_refused() -> None:
-    frames = list(to_frames("s", "a", push(1, b"x" * (3 * PART_BYTES))))
+    frames = list(to_frames(S, A, push(1, b"x" * (3 * PART_BYTES))))
     for hostile in (
         [(b"\x93", b"")],
         [(b"", b"part of nothing")],
@@ -281,16 +293,16 @@ def test_frames_no_sender_of_ours_writes_are_refused() -> None:
 
 
 def test_parts_of_two_lines_from_one_process_are_kept_apart() -> None:
-    lines = [list(to_frames("s", to, push(1, fill * (2 * PART_BYTES)))) for to, fill in (("a", b"x"), ("b", b"y"))]
+    lines = [list(to_frames(S, to, push(1, fill * (2 * PART_BYTES)))) for to, fill in ((A, b"x"), (B, b"y"))]
     assembler = Assembler()
     found = [assembler.feed(*frame) for frames in zip(*lines, strict=True) for frame in frames]
     whole = [(e.to, bytes(e.message.payload[:1]), len(set(e.message.payload))) for e in found if e is not None]
-    assert whole == [("a", b"x", 1), ("b", b"y", 1)]
+    assert whole == [(A, b"x", 1), (B, b"y", 1)]
 
 
 def test_a_new_message_from_a_restarted_peer_replaces_half_an_old_one() -> None:
     assembler = Assembler()
-    old, new = (list(to_frames("s", "a", push(*what))) for what in ((1, b"x" * (3 * PART_BYTES)), (2, b"y" * 8)))
+    old, new = (list(to_frames(S, A, push(*what))) for what in ((1, b"x" * (3 * PART_BYTES)), (2, b"y" * 8)))
     assert assembler.feed(*old[0]) is None
     envelope = assembler.feed(*new[0])
     assert envelope is not None

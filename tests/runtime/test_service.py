@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import threading
@@ -16,7 +17,7 @@ import pytest
 
 from raysync.spec import JobSpec, parse_spec
 from service.client import ApiError, Client
-from service.schemas import JobPublic
+from service.http.schemas import JobPublic
 from tests.drowsy import TASK
 from tests.serving import Service, until
 
@@ -83,6 +84,7 @@ def test_submit_stream_turn_scale_pause_resume_stop(client: Client) -> None:
     until(lambda: client.knobs(id).version_in_force == eager.version)
     event = client.events(id, kind="knobs").items[-1]
     assert (event.data["before"], event.data["after"], event.knob_version) == ({"delta": 0.3}, {"delta": 0.0}, 1)
+    assert event.data["by"] == "first", "the token's name"
     training(client, id, beyond=event.step + 50)
     decisions = client.events(id, after=event.sequence, kind="decision", limit=40).items
     assert all(decision.data["sync"] for decision in decisions), "it took effect at that step for everybody"
@@ -105,7 +107,9 @@ def test_submit_stream_turn_scale_pause_resume_stop(client: Client) -> None:
     assert pids.items() <= {name: found["pid"] for name, found in client.job(id).runs["actors"].items()}.items()
 
     client.pause(id)
-    at_step = reach(client, id, "PAUSED").step
+    paused = reach(client, id, "PAUSED")
+    assert paused.reason == "first paused it"
+    at_step = paused.step
     time.sleep(1.0)
     assert client.job(id).step <= at_step + 1
     client.resume(id)
@@ -115,20 +119,26 @@ def test_submit_stream_turn_scale_pause_resume_stop(client: Client) -> None:
 
     client.stop(id, "seen enough")
     job = reach(client, id, "STOPPED")
-    assert job.reason == "seen enough"
+    assert job.reason == "first stopped it: seen enough"
     assert job.ended_at is not None
     reader.join(20)
     assert [event.sequence for event in seen] == list(range(job.last_sequence + 1))
     assert "controller | INFO launch" in client.log(id)
 
-    as_it_was = {"strategy": {"kind": "selsync", "delta": "inf"}, "scale": {"workers": 3, "max_workers": 3}}
-    again = client.submit(spec(**as_it_was, budget={"steps": job.step + 40}), resume_from=id)
+    # The same specification, though it had been scaled to 3 workers and its delta turned.
+    again = client.submit(spec(budget={"steps": job.step + 200}), resume_from=id)
     done = client.wait(again.id, 60)
     assert done.state.value == "SUCCEEDED", done.reason
     from_step, trained = client.checkpoints(id)[-1].step, client.metrics(again.id, limit=2000).items
-    assert {*range(from_step + 1, job.step + 40)} == {event.step for event in trained if event.worker is None}
+    assert {*range(from_step + 1, job.step + 200)} == {event.step for event in trained if event.worker is None}
+    views = [event.data["members"] for event in client.events(again.id, kind="view").items]
+    assert views[-1] == [0, 1], "it scales to its own number; it began with the checkpoint's three"
+    assert (done.knobs["delta"], done.knobs["workers"]) == ("Infinity", 2)
+    times = [event.time_s for event in client.events(again.id, limit=2000).items]
+    assert times == sorted(times), "one clock"
     other = client.wait(client.submit(spec(seed=9), resume_from=id).id, 60)
-    assert (other.state.value, "with another" in other.reason) == ("FAILED", True)
+    assert other.state.value == "FAILED"
+    assert "another seed (9 here, 0 there)" in other.reason
 
 
 def test_broken_user_code_ends_failed_with_its_traceback(service: Service, client: Client, tmp_path: Path) -> None:
@@ -147,8 +157,14 @@ def test_broken_user_code_ends_failed_with_its_traceback(service: Service, clien
     assert answer.exit_code == 0, answer.stderr
     job = client.wait(json.loads(answer.stdout)["id"], 60)
     assert job.state.value == "FAILED"
-    assert "RuntimeError: my own mistake" in job.reason
-    assert "my_tasks.py" in job.reason
+    who, told = job.reason.split(": ", 1)
+    assert who in ("worker/0", "worker/1"), "whichever comes to it first"
+    assert told.splitlines()[:3] == [
+        'File "my_tasks.py", line 5, in model',
+        "    raise RuntimeError('my own mistake')",
+        "RuntimeError: my own mistake",
+    ]
+    assert "Traceback (most recent call last)" in client.log(job.id), "the whole of it is in the log"
     assert service.process is not None
     assert str(service.process.pid) not in mark.read_text().split(), "never in the service"
     refused = service.cli("submit", tmp_path / "job.json")
@@ -180,9 +196,18 @@ def test_the_command_line_from_submit_to_stop(service: Service, client: Client, 
     assert id in service.cli("list", "--state", "running").stdout
     assert "version 3" in service.cli("show", id).stdout
     assert "asked for" in service.cli("checkpoints", id, "--take").stderr
-    assert service.cli("stop", id, "--reason", "done here").exit_code == 0
+    assert service.cli("scale", id, 3).exit_code == 0
+    until(lambda: client.job(id).workers == 3)
+    told = service.cli("stop", id, "--reason", "done here").stderr
     assert service.cli("watch", id).exit_code == 130
     assert "done here" in service.cli("show", id).stdout
+    again = service.cli(*shlex.split(told.partition("go on with: ")[2])[1:])  # as printed
+    assert again.exit_code == 0, again.stderr
+    went_on = again.stdout.strip()
+    assert training(client, went_on, beyond=client.job(id).step).workers in (2, 3)
+    until(lambda: client.job(went_on).workers == 2)
+    assert service.cli("stop", went_on).exit_code == 0
+    reach(client, went_on, "STOPPED")
     assert "controller | " in service.cli("logs", id).stdout
     assert "controller | " in service.cli("logs", id, "--follow").stdout
     assert service.cli("remove", id).exit_code == 0
@@ -199,7 +224,10 @@ def test_the_command_line_from_submit_to_stop(service: Service, client: Client, 
 
 def test_killed_in_mid_job_the_stream_goes_on_with_every_number_once(service: Service, client: Client) -> None:
     id = client.submit(spec()).id
+    assert client.turn(id, delta=0.25).version == 1, "right after it was submitted"
     training(client, id)
+    turned = client.events(id, kind="knobs").items[0]
+    assert (turned.step, turned.knob_version, turned.data["after"]) == (0, 1, {"delta": 0.25})
     seen: list[int] = []
     reader = threading.Thread(target=lambda: seen.extend(event.sequence for event in client.follow(id)), daemon=True)
     reader.start()
@@ -235,7 +263,7 @@ def test_after_a_kill_every_job_is_found_in_the_state_it_is_in(service: Service,
     training(client, running, beyond=client.job(running).step + 10)
     assert client.job(paused).state.value == "PAUSED"
     assert (client.job(pending).state.value, "fit" in client.job(pending).reason) == ("PENDING", True)
-    assert (client.job(ended).state.value, client.job(ended).reason) == ("STOPPED", "before the kill")
+    assert (client.job(ended).state.value, client.job(ended).reason) == ("STOPPED", "first stopped it: before the kill")
 
     client.scale(running, 2)
     restart(service)  # while it is resizing
@@ -251,13 +279,13 @@ def test_after_a_kill_every_job_is_found_in_the_state_it_is_in(service: Service,
 
     client.stop(starting, "asked before the kill")
     restart(service)  # while it is stopping
-    assert reach(client, starting, "STOPPED").reason.startswith("asked before the kill")
+    assert reach(client, starting, "STOPPED").reason.startswith("first stopped it: asked before the kill")
 
     client.stop(entered, "ends while nobody looks")
     service.kill()
     until(lambda: written_state(service, entered) == "STOPPED")
     service.start()  # it has finished meanwhile
-    assert reach(client, entered, "STOPPED").reason == "ends while nobody looks"
+    assert reach(client, entered, "STOPPED").reason == "first stopped it: ends while nobody looks"
 
     client.resume(paused)
     training(client, paused, beyond=client.job(paused).step)

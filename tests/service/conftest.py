@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 from fastapi.testclient import TestClient
 
-from service.app import create_app
-from service.auth import Role, create_token
-from service.deps import Parts
+from service.http.deps import Parts
+from service.security.auth import Role, create_token
+from service.server.app import create_app
+from service.server.wiring import assemble
 from service.settings import Settings
 from service.store import Store
-from service.wiring import assemble
 from tests.service.still_runtime import StillRuntime
 
 SPEC: dict[str, Any] = {
@@ -88,7 +88,8 @@ def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
 
 def settings_for(folder: Path, **changes: Any) -> Settings:
     """Return settings that stay inside a folder."""
-    return Settings(data=folder / "data", storage=str(folder / "jobs"), allow_hosts=("testserver",), **changes)
+    places: dict[str, Any] = {"data": folder / "data", "storage": str(folder / "jobs"), "allow_hosts": ("testserver",)}
+    return Settings(**{**places, "max_live_jobs": 1000, **changes})
 
 
 def tokens_for(store: Store) -> dict[str, str]:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from raysync.engine.knob_board import KnobBoard
+from raysync.control.states import JobState
+from raysync.engine.coordinator.knob_board import KnobBoard
 from raysync.errors import NotRunning, RuntimeLost
-from raysync.knobs import Knobs
-from raysync.ports import CheckpointSeen, Launch, LogPage, Record, Records, Sighting
+from raysync.events import Event
+from raysync.knobs import Knobs, initial_knobs, overlaid
+from raysync.ports import CheckpointSeen, JobStatus, Launch, LogPage, Records, Runs, Sighting
+from raysync.questions import Question
 from raysync.spec import JobSpec
+from service.runtime.port import AsyncRuntime
 
 
 class StillJob:
@@ -22,19 +26,57 @@ class StillJob:
     def __init__(self, order: Launch) -> None:
         self.order = order
         self.board = KnobBoard(JobSpec.model_validate_json(order.spec))
-        self.records: list[Record] = []
+        self.early = initial_knobs(JobSpec.model_validate_json(order.spec))
+        self.records: list[Event] = []
         self.stopped: tuple[str, float] | None = None
         self.checkpoints = 0
         self.end: str | None = None
 
 
-class StillRuntime:
-    """A `Runtime` in memory."""
+RUNS = Runs(
+    link="still",
+    link_reason="",
+    push="identity",
+    pull="identity",
+    error_feedback=False,
+    decides_ahead=False,
+    shards_in="actors",
+    devices=[],
+    actors={},
+)
+
+
+def status_of(job: str, state: str, reason: str, knobs: Knobs, asked: Knobs) -> JobStatus:
+    """Return what a controller tells of a job that has neither actors nor a folder."""
+    return JobStatus(
+        job=job,
+        name=job,
+        state=JobState(state),
+        reason=reason,
+        step=0,
+        steps=0,
+        knobs=knobs,
+        asked=asked,
+        metrics={},
+        actors={},
+        runs=RUNS,
+        path="",
+        checkpoint=None,
+        checkpoints=[],
+        incarnation=0,
+    )
+
+
+class StillRuntime(AsyncRuntime):
+    """A runtime in memory."""
+
+    cluster: str | None = None
+    address = "here:6379"
+    problem = "the test took it away"
+    unreachable_s = 0.0
 
     def __init__(self, cluster: str | None = "first") -> None:
         self.cluster = cluster
-        self.problem = "the test took it away"
-        self.unreachable_s = 0.0
         self.alive: dict[str, StillJob] = {}
         """Jobs with a controller."""
         self.folders: dict[str, StillJob] = {}
@@ -47,7 +89,7 @@ class StillRuntime:
     def tell(self, job: str, kind: str, data: dict[str, Any], step: int = 0, knob_version: int = 0) -> None:
         """Let a job tell something."""
         found = self.folders[job]
-        record = Record(
+        record = Event(
             sequence=len(found.records), kind=kind, time_s=0.1, step=step, knob_version=knob_version, data=data
         )
         found.records.append(record)
@@ -79,7 +121,16 @@ class StillRuntime:
             job = self.folders.get(order.job) or StillJob(order)
             job.end = None
             self.folders[order.job] = self.alive[order.job] = job
+        if order.knobs is not None:
+            self._take(order.job, order.knobs)
         return cluster
+
+    def _take(self, id: str, knobs: Knobs) -> None:
+        """Take over knobs that were turned before the job was started, as a controller does."""
+        job = self.alive[id]
+        if job.board.adopt(overlaid(job.board.ahead(), job.early, knobs)):
+            job.early = knobs
+            self._apply(id)
 
     async def jobs(self) -> list[str]:
         """Return the jobs with a controller."""
@@ -113,25 +164,27 @@ class StillRuntime:
         records = job.records[offset : offset + 10] if job else []
         return Records(records, offset + len(records))
 
-    async def status(self, job: str) -> dict[str, Any]:
+    async def status(self, job: str) -> JobStatus:
         """Return what the controller knows."""
         found = self._alive(job)
         states = [record.data for record in found.records if record.kind == "state"]
         last = states[-1] if states else {"state": "PENDING", "reason": "it has just been submitted"}
-        knobs = {"version": found.board.knobs.version, "values": dict(found.board.knobs.values)}
-        runs = {"link": "still"}
-        return {"state": last["state"], "reason": last["reason"], "knobs": knobs, "runs": runs, "actors": {}}
+        return status_of(job, last["state"], last["reason"], found.board.knobs, found.board.ahead())
 
-    async def turn(self, job: str, changes: dict[str, Any], expected_version: int | None, dry_run: bool) -> Knobs:
+    async def turn(
+        self, job: str, changes: dict[str, Any], expected_version: int | None, dry_run: bool, by: str
+    ) -> Knobs:
         """Turn knobs, as the engine does."""
         board = self._alive(job).board
         if dry_run:
             return board.preview(changes, expected_version)
-        knobs = board.turn(changes, expected_version)
-        for turned in board.apply():
-            data = {"before": turned.before, "after": turned.after, "asked_step": turned.asked_step}
-            self.tell(job, "knobs", data, step=7, knob_version=turned.version)
+        knobs = board.turn(changes, expected_version, by=by)
+        self._apply(job)
         return knobs
+
+    def _apply(self, job: str) -> None:
+        for turned in self.alive[job].board.apply():
+            self.tell(job, "knobs", turned.told.data, step=7, knob_version=turned.version)
 
     async def checkpoint(self, job: str) -> None:
         """Take a checkpoint."""
@@ -161,6 +214,9 @@ class StillRuntime:
         self._there()
         lines = ["2026-01-01T00:00:00 worker/0 | one", "2026-01-01T00:00:00 worker/1 | two"]
         return LogPage(lines if not offset else [], 2)
+
+    async def _ask(self, question: Question, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{question.method} is not answered here")
 
     def _there(self) -> str:
         if self.cluster is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.auth import MAX_FAILURES, WINDOW_S, Authenticator, Role, create_token
 from service.errors import TooManyFailures, Unauthorized
+from service.security.auth import MAX_FAILURES, WINDOW_S, Authenticator, Role, create_token
 from service.store import Store
 from tests.service.conftest import World
 
@@ -62,12 +62,15 @@ def test_whoever_guesses_waits_and_his_neighbours_do_not(store: Store) -> None:
     with pytest.raises(TooManyFailures) as caught:
         guard.authenticate("rs_00000000_x", "address")
     assert 0 < caught.value.wait_s <= WINDOW_S + 1
-    with pytest.raises(TooManyFailures):
-        guard.authenticate(late, "address")  # even a right guess is not told apart while the address waits
     assert guard.authenticate(good, "address").name == "good", "whoever was right before goes on"
-    assert guard.authenticate(late, "elsewhere").name == "late"
+    assert guard.authenticate(late, "address").name == "late", "and so does one who comes for the first time"
+    with pytest.raises(TooManyFailures):
+        guard.authenticate("rs_00000000_y", "address")  # a right one does not end the wait of the guesser
+    with pytest.raises(Unauthorized):
+        guard.authenticate("rs_00000000_z", "elsewhere")
     clock.now_s += WINDOW_S + 1
-    assert guard.authenticate(late, "address").name == "late"
+    with pytest.raises(Unauthorized):
+        guard.authenticate("rs_00000000_z", "address")
 
 
 def test_roles_cover_those_below() -> None:

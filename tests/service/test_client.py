@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import socket
 import threading
@@ -19,13 +20,14 @@ from typer.testing import CliRunner
 
 from raysync.errors import SpecError
 from raysync.spec import parse_spec
-from service.app import create_app
 from service.cli import app
 from service.client import ApiError, AsyncClient, Client, Unreachable
-from service.deps import Parts
-from service.reach import SseReader
+from service.client.requests import Requests
+from service.client.stream import SseReader
+from service.http.deps import Parts
+from service.server.serve import server_config
+from service.server.wiring import assemble
 from service.store import Store
-from service.wiring import assemble
 from tests.service.conftest import SPEC, settings_for, tokens_for, until
 from tests.service.still_runtime import StillRuntime
 
@@ -42,9 +44,8 @@ class Server:
         self.parts: Parts = assemble(settings, self.store, runtime)
         self.socket = socket.create_server(("127.0.0.1", port))
         self.port = self.socket.getsockname()[1]
-        config = uvicorn.Config(
-            create_app(self.parts), log_config=None, access_log=False, timeout_graceful_shutdown=1, lifespan="on"
-        )
+        config = server_config(self.parts)
+        config.timeout_graceful_shutdown = 1
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self.socket],), daemon=True)
         self._thread.start()
@@ -294,3 +295,12 @@ def test_the_catalogue_needs_no_service(tmp_path: Path) -> None:
     assert found.exit_code == 0
     assert "selsync" in found.output
     assert "delta [0.3], aggregate [parameters]" in found.output
+
+
+def test_both_clients_tell_how_their_methods_are_called() -> None:
+    declared = {name for name in vars(Requests) if not name.startswith("_")}
+    assert {"submit", "turn", "follow"} <= declared
+    for kind in (Client, AsyncClient):
+        assert str(inspect.signature(kind.job)) == "(self, id: 'str') -> 'JobPublic'"
+        assert str(inspect.signature(kind.follow)).endswith("-> 'Iterator[EventPublic]'")
+        assert all(inspect.isfunction(getattr(kind, name)) and getattr(kind, name).__doc__ for name in declared)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.errors import AddressTaken, FolderTaken
-from service.holding import bound_socket, held_folder
+from service.server.lock import bound_socket, held_folder
 
 BIN = Path(sys.executable).parent
 

@@ -9,17 +9,21 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from raysync.control.adopt import GRACE_S
-from service.app import create_app
-from service.processes import born, is_dead, own_id
+from raysync.control.adopt import MAX_LAUNCHES
+from raysync.errors import RuntimeLost
+from raysync.ports import Launch
+from raysync.reason import MAX_SHORT
+from service.runtime.processes import born, is_dead, own_id
+from service.server.app import create_app
+from service.server.wiring import assemble
 from service.store import Store
-from service.wiring import assemble
 from tests.service.conftest import World, settings_for, tokens_for, until
-from tests.service.still_runtime import StillRuntime
+from tests.service.still_runtime import StillJob, StillRuntime
 
 
 @contextlib.contextmanager
@@ -57,7 +61,7 @@ def test_a_service_that_comes_back_finds_every_job(state: str, meanwhile: str, t
         events = world.call("GET", f"/api/v1/jobs/{id}/events").json()["items"]
         assert [event["sequence"] for event in events] == list(range(len(runtime.folders[id].records)))
         if state == "STOPPING" and meanwhile == "goes on":
-            assert runtime.alive[id].stopped == ("enough", 60.0), "it is told again"
+            assert runtime.alive[id].stopped == ("admin stopped it: enough", 60.0), "it is told again"
     assert len(runtime.launches) == 1, "no job runs twice"
 
 
@@ -88,17 +92,160 @@ def test_two_services_on_one_database_run_no_job_twice(tmp_path: Path) -> None:
     assert sorted(order.job for order in runtime.launches) == sorted(ids)
 
 
-def test_when_the_cluster_goes_jobs_fail_with_that_reason(tmp_path: Path) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence and a missing controller are noticed at once."""
+    monkeypatch.setattr("raysync.control.adopt.GRACE_S", 0.5)
+    monkeypatch.setattr("raysync.control.adopt.MISSING_S", 0.5)
+
+
+@pytest.mark.parametrize("policy", ["fail", "resume"])
+def test_silence_is_not_death(tmp_path: Path, impatient: None, policy: str) -> None:
+    runtime = StillRuntime()
+    with serving(tmp_path, runtime) as world:
+        id = world.running(on_cluster_loss=policy)
+        controllers = dict(runtime.alive)
+        runtime.lose_cluster(unreachable_s=1e6)
+        until(lambda: world.job(id)["state"] == "RECOVERING")
+        assert "may train on" in world.job(id)["reason"]
+        assert world.parts.store.jobs.get(id).lease_owner is None, "the lease is given up"
+        time.sleep(1.5)
+        assert world.job(id)["state"] == "RECOVERING"
+        runtime.alive.update(controllers)  # the network was away, not the cluster
+        runtime.cluster = "first"
+        until(lambda: world.job(id)["state"] == "RUNNING")
+        time.sleep(1.5)
+        assert id in runtime.alive, "nobody has killed it"
+        assert runtime.forgotten == []
+        runtime.enter(id, "SUCCEEDED")
+        until(lambda: world.job(id)["state"] == "SUCCEEDED")
+    assert len(runtime.launches) == 1
+
+
+def test_a_reason_too_long_for_lists_is_noted_once(
+    tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = StillRuntime()
+    runtime.address = f"{'head.' * 30}:6379"
+    with serving(tmp_path, runtime) as world:
+        id = world.running()
+        runtime.address = "another:6379"
+        runtime.lose_cluster(unreachable_s=1e6)
+        until(lambda: "has not answered" in world.job(id)["reason"])
+        assert len(world.job(id)["reason"]) > MAX_SHORT
+        note, noted = world.parts.store.leases.note, list[Any]()
+        monkeypatch.setattr(world.parts.store.leases, "note", lambda *given: (noted.append(given), note(*given)))
+        time.sleep(2.5)
+        assert noted == []
+
+
+def test_a_stop_during_silence_is_told_when_the_cluster_answers(tmp_path: Path, impatient: None) -> None:
     runtime = StillRuntime()
     with serving(tmp_path, runtime) as world:
         id = world.running()
-        runtime.lose_cluster()
-        until(lambda: "does not answer now" in world.job(id)["reason"])
-        assert world.job(id)["state"] == "RUNNING", "it may train on"
-        runtime.unreachable_s = GRACE_S + 1
+        controllers = dict(runtime.alive)
+        runtime.lose_cluster(unreachable_s=1e6)
+        assert world.call("POST", f"/api/v1/jobs/{id}/stop", json={"reason": "enough"}).status_code == 202
+        until(lambda: "told to stop" in world.job(id)["reason"])
+        assert not world.job(id)["is_terminal"]
+        runtime.alive.update(controllers)
+        runtime.cluster = "first"
+        until(lambda: runtime.alive[id].stopped == ("admin stopped it: enough", 60.0))
+
+
+def test_a_job_fails_when_its_own_cluster_answers_without_its_controller(tmp_path: Path, impatient: None) -> None:
+    runtime = StillRuntime()
+    with serving(tmp_path, runtime) as world:
+        id = world.running()
+        runtime.lose_cluster(unreachable_s=1e6)
+        until(lambda: world.job(id)["state"] == "RECOVERING")
+        runtime.cluster = "first"
         until(lambda: world.job(id)["state"] == "FAILED")
-        assert f"has not answered for {GRACE_S + 1:.0f} s" in world.job(id)["reason"]
+        assert "its controller is gone" in world.job(id)["reason"]
         assert "on_cluster_loss: resume" in world.job(id)["reason"]
+
+
+def test_a_controller_that_is_found_again_at_once_was_never_gone(tmp_path: Path) -> None:
+    runtime = StillRuntime()
+    with serving(tmp_path, runtime) as world:
+        id = world.running()
+        controllers = dict(runtime.alive)
+        runtime.alive.clear()
+        time.sleep(2.0)
+        runtime.alive.update(controllers)
+        runtime.tell(id, "metrics", {"train/loss": 0.1}, step=9)
+        until(lambda: world.job(id)["step"] == 9)
+        assert world.job(id)["state"] == "RUNNING"
+
+
+def test_of_two_services_the_one_without_ray_harms_no_job(tmp_path: Path, impatient: None) -> None:
+    """The one that follows a job loses Ray: the other takes it over, and it never looks lost."""
+    runtime, other = StillRuntime(), StillRuntime(cluster=None)
+    other.folders, other.alive = runtime.folders, dict[str, StillJob]()
+    with serving(tmp_path, runtime) as one, serving(tmp_path, other) as two:
+        id = one.running()
+        other.alive, other.cluster = dict(runtime.alive), "first"
+        runtime.lose_cluster(unreachable_s=1e6)
+        until(lambda: one.parts.store.jobs.get(id).lease_owner == two.parts.manager.id)
+        time.sleep(2.0)
+        assert one.job(id)["state"] == two.job(id)["state"] == "RUNNING"
+        other.tell(id, "metrics", {"train/loss": 0.1}, step=9)
+        until(lambda: one.job(id)["step"] == 9)
+        late = two.submit()
+        until(lambda: late in other.alive)
+    assert len(runtime.launches) + len(other.launches) == 2
+
+
+def test_a_service_of_another_cluster_judges_no_job_of_this_one(tmp_path: Path, impatient: None) -> None:
+    runtime, other = StillRuntime(), StillRuntime(cluster="second")
+    other.address = "there:6379"
+    with serving(tmp_path, runtime) as world:
+        id = world.running()
+    with serving(tmp_path, other) as world:
+        until(lambda: world.job(id)["state"] == "RECOVERING")
+        assert "here:6379" in world.job(id)["reason"]
+        time.sleep(1.5)
+        assert not world.job(id)["is_terminal"]
+        assert world.parts.store.jobs.move("here:6379", "there:6379") == 1  # serve --replaces-ray here:6379
+        until(lambda: world.job(id)["state"] == "FAILED")
+        assert "the Ray cluster it ran on is gone" in world.job(id)["reason"]
+    with serving(tmp_path, runtime):
+        time.sleep(1.5)
+        assert id in runtime.alive, "a service that comes back kills no job that has not ended by its own word"
+
+
+def test_a_restart_that_cannot_join_the_cluster_leaves_jobs_alone(tmp_path: Path, impatient: None) -> None:
+    runtime = StillRuntime()
+    with serving(tmp_path, runtime) as world:
+        id = world.running()
+    wrong = StillRuntime(cluster=None)
+    wrong.problem, wrong.unreachable_s = "it could not join: the token is wrong", 1e6
+    with serving(tmp_path, wrong) as world:
+        until(lambda: world.job(id)["state"] == "RECOVERING")
+    with serving(tmp_path, runtime) as world:
+        until(lambda: world.job(id)["state"] == "RUNNING")
+        time.sleep(1.5)
+        assert id in runtime.alive
+    assert runtime.forgotten == []
+    assert len(runtime.launches) == 1
+
+
+def test_starts_that_no_cluster_answers_to_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = StillRuntime()
+    launch, tries = runtime.launch, list[int]()
+
+    async def deaf(order: Launch) -> str:
+        tries.append(1)
+        if len(tries) < MAX_LAUNCHES + 2:
+            raise RuntimeLost("no answer to launch within 60 s")
+        return await launch(order)
+
+    monkeypatch.setattr(runtime, "launch", deaf)
+    monkeypatch.setattr("service.jobs.follower._LOOK_S", 0.05)
+    with serving(tmp_path, runtime) as world:
+        id = world.submit()
+        until(lambda: id in runtime.alive)
+        until(lambda: world.job(id)["launches"] <= 2)
 
 
 def test_when_another_cluster_comes_a_job_goes_on_from_its_checkpoint_if_it_should(tmp_path: Path) -> None:
@@ -125,18 +272,19 @@ def test_when_another_cluster_comes_a_job_goes_on_from_its_checkpoint_if_it_shou
         until(lambda: world.job(resumes)["state"] == "SUCCEEDED")
 
 
-def test_what_runs_of_a_job_that_has_ended_in_the_books_is_cleared_away(tmp_path: Path) -> None:
+def test_what_runs_of_a_job_that_has_ended_is_cleared_away(tmp_path: Path) -> None:
     runtime = StillRuntime()
     with serving(tmp_path, runtime) as world:
-        id = world.running()
-        job = runtime.alive[id]
-        runtime.lose_cluster(unreachable_s=GRACE_S + 1)
-        until(lambda: world.job(id)["state"] == "FAILED")
-        time.sleep(1.1)
-        runtime.alive[id] = runtime.alive["somebody-elses"] = job  # the network was away, not the cluster
-        runtime.cluster = "first"
+        id = world.finished()
+        until(lambda: id in runtime.forgotten)
+        job, wrongly = runtime.folders[id], world.running()
+        world.parts.store.jobs.change(wrongly, {"state": "FAILED", "reason": "an older service thought so"})
+    with serving(tmp_path, runtime):
+        runtime.alive[id] = runtime.alive["somebody-elses"] = job
+        runtime.cluster = "first again"
         until(lambda: id not in runtime.alive)
         assert "somebody-elses" in runtime.alive
+        assert wrongly in runtime.alive, "it has not ended by its own word"
 
 
 def test_a_job_that_cannot_be_started_fails_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

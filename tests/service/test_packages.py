@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import stat
+import struct
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +14,13 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from service.app import create_app
 from service.errors import EntrypointRefused, NotFound, PackageError
-from service.packages import Limits, check_entrypoint, inspect, package_id, unpack
+from service.jobs.packages import Limits, check_entrypoint, inspect, package_id, unpack
+from service.jobs.zip_count import count_entries
+from service.server.app import create_app
+from service.server.wiring import assemble
 from service.store import Store
 from service.store.packages import PackageRow
-from service.wiring import assemble
 from tests.service.conftest import SPEC, World, settings_for, until
 from tests.service.still_runtime import StillRuntime
 from tests.service.test_store import row
@@ -153,7 +156,7 @@ def test_a_package_goes_the_whole_way_and_runs_nothing_here(world: World, tmp_pa
 
 
 def test_entrypoints_are_refused_over_http(world: World) -> None:
-    for entrypoint in ("os:system", "subprocess:run", "actors.job:submit", "builtins:exec"):
+    for entrypoint in ("os:system", "subprocess:run", "actors.api.job:submit", "builtins:exec"):
         spec = {**SPEC, "task": {"kind": "custom", "entrypoint": entrypoint, "args": {"command": "touch /tmp/x"}}}
         answer = world.call("POST", "/api/v1/jobs", json={"spec": spec})
         assert (answer.status_code, answer.json()["type"]) == (422, "urn:raysync:entrypoint-refused")
@@ -183,3 +186,42 @@ def test_old_code_that_no_job_needs_leaves_the_disk(tmp_path: Path, store: Store
     assert (settings.folder / "packages" / package_id(kept)).exists()
     with pytest.raises(NotFound):
         store.packages.get(package_id(gone))
+
+
+def hollow(count: int, said: int | None = None, zip64: bool = False) -> bytes:
+    """A zip that is nothing but a directory of very many entries; its end may say otherwise."""
+    entry = b"PK\x01\x02" + b"\x14\x00\x14\x00" + b"\0" * 20 + b"\x01\x00" + b"\0" * 16 + b"a"
+    directory, said = entry * count, count if said is None else said
+    end = b""
+    if zip64:
+        end += b"PK\x06\x06" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, said, said, len(directory), 0)
+        end += b"PK\x06\x07" + struct.pack("<IQI", 0, len(directory), 1)
+    short = 0xFFFF if zip64 else said & 0xFFFF
+    size = 0xFFFFFFFF if zip64 else len(directory)
+    return directory + end + b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, short, short, size, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [hollow(200_000, zip64=True), hollow(200_000, said=1), hollow(200_000, said=1, zip64=True), hollow(60_000)],
+    ids=["zip64", "lying", "lying zip64", "plain"],
+)
+def test_entries_are_counted_before_they_are_read(content: bytes) -> None:
+    tracemalloc.start()
+    with pytest.raises(PackageError, match="at most 50 are taken"):
+        inspect(content, LIMITS)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 2 * len(content) + (1 << 20), "no object of each entry was made"
+
+
+def test_counting_agrees_with_reading() -> None:
+    for count in (0, 1, 2, 50):
+        assert count_entries(packed({f"f{n}.py": "x" for n in range(count)}), 50) == count
+    assert count_entries(packed({f"f{n}.py": "x" for n in range(51)}), 50) == 51
+    assert count_entries(b"no zip", 50) == 0
+    with_comment = io.BytesIO(GOOD)
+    with zipfile.ZipFile(with_comment, "a") as archive:
+        archive.comment = b"made by hand"
+    assert count_entries(with_comment.getvalue(), 50) == 4
+    assert inspect(b"#!/bin/sh\n" + GOOD, LIMITS) == inspect(GOOD, LIMITS), "also behind something else"

@@ -10,21 +10,25 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
+from raysync.control.states import JobState
 from raysync.errors import RaysyncError, RuntimeFailed, RuntimeLost, StorageError
-from raysync.ports import Record
+from raysync.events import Event
+from raysync.ports import JobStatus
 from service import logs
 from service.cli.watch import table_of
-from service.embedded import EmbeddedRay
-from service.packages import Limits, unpack
-from service.reach import SseReader, find_service
-from service.schemas import JobCreate, JobSummary
+from service.client.stream import SseReader
+from service.client.transport import find_service
+from service.http.schemas import JobCreate, JobSummary
+from service.http.views import read_cursor
+from service.jobs.packages import Limits, unpack
+from service.runtime.local_ray import EmbeddedRay
 from service.store import Store
-from service.store.jobs import Key
+from service.store.keys import Key
 from service.store.packages import PackageRow
-from service.views import read_cursor
 from tests.service.conftest import SPEC, World, until
 from tests.service.still_runtime import StillRuntime
 from tests.service.test_manager import serving
@@ -71,7 +75,7 @@ def test_an_event_cut_off_in_its_middle_is_asked_for_again() -> None:
 
 
 def test_one_key_at_once_makes_one_job(books: Store) -> None:
-    found = together(8, lambda n: books.jobs.add(row(f"job-{n}"), Key("k", "d"))[0].id)
+    found = together(8, lambda n: books.jobs.add(row(f"job-{n}"), Key("t", "k", "d"))[0].id)
     assert len({*found}) == 1, found
     package = PackageRow("a" * 64, "me", 1.0, 3, ("x",))
     assert together(8, lambda _: books.packages.add(package, b"zip")) == [package] * 8
@@ -93,7 +97,7 @@ def test_two_followers_count_every_event_once(books: Store) -> None:
 
 def test_a_reason_with_any_character_can_be_kept(books: Store) -> None:
     books.jobs.add(row())
-    end = Record(sequence=0, kind="state", time_s=0.0, data={"state": "FAILED", "reason": "a\x00b"})
+    end = Event(sequence=0, kind="state", time_s=0.0, data={"state": "FAILED", "reason": "a\x00b"})
     books.events.append("job-1", [end], {"state": "FAILED", "reason": "a\x00b"})
     assert books.jobs.get("job-1").reason == "ab"
 
@@ -112,8 +116,8 @@ def test_a_job_whose_journal_lost_its_end_ends_in_the_books(world: World, monkey
     job = world.runtime.alive[id]
     status = world.runtime.status
 
-    async def ended(job: str) -> dict[str, Any]:
-        return {**await status(job), "state": "SUCCEEDED", "reason": "it was done"}
+    async def ended(job: str) -> JobStatus:
+        return msgspec.structs.replace(await status(job), state=JobState.SUCCEEDED, reason="it was done")
 
     job.records.pop()  # a controller that came back numbers anew, and what it numbers so is known already
     monkeypatch.setattr(world.runtime, "status", ended)
@@ -166,14 +170,35 @@ def test_a_full_disk_is_told_as_that(world: World, monkeypatch: pytest.MonkeyPat
     package = world.call(
         "POST", "/api/v1/packages", content=content, headers={"Content-Type": "application/zip"}
     ).json()
-    monkeypatch.setattr(world.parts.manager._tender, "_unpack", full)
+    monkeypatch.setattr(world.parts.manager._follower, "_unpack", full)
     id = world.submit(package=package["id"])
     until(lambda: world.job(id)["state"] == "FAILED")
     assert "No space left on device" in world.job(id)["reason"]
     assert world.job(id)["launches"] == 0
 
 
-def test_a_job_that_went_back_has_its_checkpoints_knobs(world: World) -> None:
+def test_knob_versions_do_not_go_back_with_a_job_that_does(world: World) -> None:
+    id = world.running()
+    path = f"/api/v1/jobs/{id}/knobs"
+    world.call("PATCH", path, json={"values": {"delta": 0.9}})
+    until(lambda: world.call("GET", path).json()["version_in_force"] == 1)
+    board = world.runtime.alive[id].board
+    asked = board.knobs
+    board.load_state_dict({"knobs": {"version": 0, "values": {**board.knobs.values, "delta": 0.3}}, "_waiting": []})
+    board.adopt(asked, why="turned after the checkpoint it went on from")  # as a coordinator does that went back
+    world.runtime.enter(id, "RECOVERING")
+    world.runtime.tell(id, "metrics", {"train/loss": 1.0}, step=9)
+    until(lambda: world.job(id)["step"] == 9)
+    found = world.call("GET", path).json()
+    assert (found["version"], found["version_in_force"], found["values"]["delta"]) == (1, 1, 0.9)
+    old = world.call("PATCH", path, json={"values": {"delta": 0.5}}, headers={"If-Match": '"0"'})
+    assert old.status_code == 412, "what was read before the change does not overwrite it"
+    new = world.call("PATCH", path, json={"values": {"delta": 0.5}}, headers={"If-Match": '"1"'})
+    assert (new.status_code, new.json()["version"]) == (200, 2)
+
+
+def test_a_job_whose_controller_lost_its_knobs_has_its_checkpoints(world: World) -> None:
+    """As after its folder went with its machine: what the runtime has is a version that was never told."""
     id = world.running()
     path = f"/api/v1/jobs/{id}/knobs"
     world.call("PATCH", path, json={"values": {"delta": 0.9}})
@@ -182,9 +207,13 @@ def test_a_job_that_went_back_has_its_checkpoints_knobs(world: World) -> None:
     board.load_state_dict({"knobs": {"version": 0, "values": {**board.knobs.values, "delta": 0.3}}, "_waiting": []})
     world.runtime.enter(id, "RECOVERING")
     world.runtime.enter(id, "RUNNING")
-    until(lambda: world.call("GET", path).json()["version"] == 0)
-    assert world.call("GET", path).json()["values"]["delta"] == 0.3
-    assert world.call("PATCH", path, json={"values": {"delta": 0.5}}, headers={"If-Match": '"0"'}).status_code == 200
+    until(lambda: world.call("GET", path).json()["values"]["delta"] == 0.3)
+    assert world.call("GET", path).json()["version"] == 2, "a version never comes again"
+    for old in ('"0"', '"1"'):
+        refused = world.call("PATCH", path, json={"values": {"delta": 0.5}}, headers={"If-Match": old})
+        assert refused.status_code == 412
+    answer = world.call("PATCH", path, json={"values": {"delta": 0.5}}, headers={"If-Match": '"2"'})
+    assert (answer.status_code, answer.headers["ETag"]) == (200, '"3"')
 
 
 def test_log_streams_end_with_the_job_also_without_ray(world: World) -> None:
@@ -235,7 +264,7 @@ def test_odd_digits_and_cursors_are_refused(world: World) -> None:
     answer = world.call(
         "PATCH", f"/api/v1/jobs/{id}/knobs", json={"values": {"delta": 1}}, headers={"If-Match": b'"\xb2"'}
     )
-    assert answer.status_code == 422
+    assert answer.status_code == 412, "it is an entity tag, but not one of ours"
     from service.errors import BadRequest
 
     with pytest.raises(BadRequest):
@@ -261,7 +290,7 @@ def test_a_ray_that_is_still_coming_up_is_given_up_at_once(tmp_path: Path, monke
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nexec sleep 100\n")
     slow.chmod(0o700)
-    monkeypatch.setattr("service.embedded.sys.executable", str(slow))
+    monkeypatch.setattr("service.runtime.local_ray.sys.executable", str(slow))
     node, problems = EmbeddedRay(tmp_path / "ray", os.environ, 1), list[str]()
 
     def wait() -> None:

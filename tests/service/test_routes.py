@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from service.app import create_app
+from service.server.app import create_app
+from service.server.wiring import assemble
 from service.settings import Settings
 from service.store import Store
-from service.wiring import assemble
 from tests.service.conftest import SPEC, World, until
 from tests.service.still_runtime import StillRuntime
 
@@ -214,7 +214,7 @@ def test_lifecycle_verbs_reach_the_job(world: World) -> None:
     assert (
         world.call("POST", f"/api/v1/jobs/{id}/stop", json={"reason": "enough", "force_after_s": 5}).status_code == 202
     )
-    assert job.stopped == ("enough", 5.0)
+    assert job.stopped == ("admin stopped it: enough", 5.0)
     world.runtime.enter(id, "STOPPED", "enough")
     until(lambda: world.job(id)["state"] == "STOPPED")
     assert world.job(id)["ended_at"] is not None
@@ -228,7 +228,7 @@ def test_lifecycle_verbs_reach_the_job(world: World) -> None:
 def test_a_job_that_does_not_run_says_so(world: World) -> None:
     world.runtime.lose_cluster()
     id = world.submit()
-    answer = world.call("POST", f"/api/v1/jobs/{id}/pause")
+    answer = world.call("POST", f"/api/v1/jobs/{id}/checkpoints")
     assert (answer.status_code, answer.json()["type"]) == (409, "urn:raysync:not-running")
     assert answer.headers["retry-after"] == "1"
     assert world.call("POST", f"/api/v1/jobs/{id}/stop").status_code == 202

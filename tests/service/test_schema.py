@@ -78,7 +78,9 @@ class Target:
 @pytest.fixture(scope="module")
 def target() -> Iterator[Target]:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("service.auth.MAX_FAILURES", 10**6)  # a check sends wrong tokens, and wants 401 every time
+        patch.setattr(
+            "service.security.auth.MAX_FAILURES", 10**6
+        )  # a check sends wrong tokens, and wants 401 every time
         target = Target(Path(folder))
         global _token
         _token = target.token

@@ -9,7 +9,7 @@ import pytest
 
 from service import logs
 from service.errors import UnsafeBinding
-from service.serve import check_binding
+from service.server.serve import check_binding
 from service.settings import Settings
 from service.store import Store
 from tests.service.conftest import SPEC, World, settings_for, tokens_for
@@ -30,11 +30,19 @@ def test_pages_of_other_sites_cannot_act(world: World) -> None:
         answer = world.call(method, path, headers={"Origin": "https://evil.example"})
         assert answer.status_code == 403
         assert "evil.example" in answer.json()["detail"]
-    for origin in ("null", "https://evil.example@localhost", "http://"):
-        answer = world.call("POST", f"/api/v1/jobs/{id}/resume", headers={"Origin": origin})
-        assert answer.status_code == (202 if "@localhost" in origin else 403), origin
+    own = {"Host": "localhost:8420"}
+    refused = ("null", "http://", "http://testserver@localhost:8420", "http://localhost:8420@evil.example", "http://[")
+    refused += ("https://localhost:8420", "http://localhost", "http://localhost:8421", "http://127.0.0.1:8420")
+    refused += ("http://localhost.evil.example:8420", "http://localhost:8420/x", "localhost:8420")
+    for origin in refused:  # another scheme, port or name is another site, though it be on this machine
+        answer = world.call("POST", f"/api/v1/jobs/{id}/resume", headers={**own, "Origin": origin})
+        assert answer.status_code == 403, origin
+    for host, origin in (("localhost:8420", "http://localhost:8420"), ("testserver", "http://TESTSERVER:80")):
+        answer = world.call("POST", f"/api/v1/jobs/{id}/resume", headers={"Host": host, "Origin": origin})
+        assert answer.status_code == 202, origin
     assert (
-        world.call("POST", f"/api/v1/jobs/{id}/pause", headers={"Origin": "http://localhost:8420"}).status_code == 202
+        world.call("POST", f"/api/v1/jobs/{id}/pause", headers={"Host": "x@localhost", "Origin": "null"}).status_code
+        == 403
     )
     answer = world.call(
         "OPTIONS", "/api/v1/jobs", headers={"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}

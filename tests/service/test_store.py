@@ -11,6 +11,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ import msgspec
 import pytest
 from sqlalchemy import inspect, text
 
-from raysync.ports import Record
-from service.errors import DatabaseError, KeyReused, NotFound
-from service.store import JobRow, Store
-from service.store.jobs import Key
+from raysync.events import Event
+from service.errors import DatabaseError, KeyOfRemoved, KeyReused, NotFound
+from service.store import JobRow, Store, database
+from service.store.keys import KEPT_S, Key
 from service.store.packages import PackageRow
 from service.store.tables import metadata
 
+HERE: dict[str, Any] = {"cluster": "first", "address": "here:6379"}
 POSTGRES = shutil.which("pg_ctl") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/pg_ctl")), None)
 
 
@@ -75,9 +77,9 @@ def row(id: str = "job-1", **fields: Any) -> JobRow:
     return JobRow(**{"id": id, "created_s": 1000.0, "knobs": {"delta": 0.3}, **defaults, **fields})
 
 
-def records(first: int, count: int, kind: str = "metrics", **data: Any) -> list[Record]:
+def records(first: int, count: int, kind: str = "metrics", **data: Any) -> list[Event]:
     return [
-        Record(sequence=n, kind=kind, time_s=n / 10, step=n, data={"train/loss": 0.5, **data})
+        Event(sequence=n, kind=kind, time_s=n / 10, step=n, data={"train/loss": 0.5, **data})
         for n in range(first, first + count)
     ]
 
@@ -94,6 +96,41 @@ def test_migrations_make_what_the_tables_say(books: Store) -> None:
             assert {index.name for index in table.indexes} <= indexes
 
 
+def test_a_database_from_before_is_brought_up_to_date(books: Store) -> None:
+    """Of a service before there was a line: what runs counts as let in, what waits does not, numbers go on."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(database.__file__).parent / "migrations"))
+    columns = "id, name, owner, reason, spec, strategy, pip, on_cluster_loss, path, created_s, step, steps, workers"
+    more = "metrics, knobs, knob_version, knob_version_in_force, runs, num_events, thinned_below, thinned_to_every"
+    values = "'', 'n', 'o', '', '{}', 'bsp', '[]', 'fail', '/x', 5.0, 0, 9, 0, '{}', '{}', 0, 0, '{}', 8, 0, 1"
+    with books.database.write() as connection:
+        for table in reversed(metadata.sorted_tables):
+            connection.execute(text(f"DROP TABLE {table.name}"))
+        connection.execute(text("DROP TABLE alembic_version"))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        for id, state, launches in (("waits", "PENDING", 0), ("runs", "RUNNING", 1), ("ended", "STOPPED", 0)):
+            connection.execute(
+                text(
+                    f"INSERT INTO jobs ({columns}, {more}, state, launches, last_sequence, lease_owner, lease_until_s) "
+                    f"VALUES ('{id}'{values[2:]}, '{state}', {launches}, 7, 'old', 1e12)"
+                )
+            )
+        for n in range(8):
+            event = f"('runs', {n}, 'metrics', {n}, 0.1, NULL, 0, FALSE, '{{}}')"
+            connection.execute(text(f"INSERT INTO events VALUES {event}"))
+    books.database.migrate()
+    assert {job.id: job.admitted_s for job in books.jobs.page(9)} == {"waits": None, "runs": 5.0, "ended": 5.0}
+    assert books.queue.positions(["waits", "runs"]) == {"waits": 1}
+    assert books.leases.take("me", 1.0, 2.0, **HERE) == {"runs"}
+    books.events.append("runs", records(8, 2), {})
+    assert books.jobs.get("runs").last_sequence == books.jobs.get("runs").source_sequence == 9
+    assert {*books.events.known_after("runs", 5)} == {6, 7, 8, 9}, "old events have the number they had"
+
+
 def test_a_job_is_what_was_entered(books: Store) -> None:
     entered = row(metrics={"a": None, "b": 1.5}, pip=("x==1",), knobs={"delta": float("inf"), "pause": False})
     books.jobs.add(entered)
@@ -108,14 +145,52 @@ def test_a_job_is_what_was_entered(books: Store) -> None:
     assert books.jobs.get("job-1").state == "SUCCEEDED", "what has ended stays ended"
 
 
-def test_keys_hold_per_owner(books: Store) -> None:
-    first, _ = books.jobs.add(row("a"), Key("k", "d1"))
-    assert books.jobs.add(row("b"), Key("k", "d1")) == (first, True)
+def test_keys_hold_per_token_and_outlive_their_job_for_a_day(books: Store) -> None:
+    first, _ = books.jobs.add(row("a"), Key("t1", "k", "d1"))
+    assert books.jobs.add(row("b"), Key("t1", "k", "d1")) == (first, True)
+    assert books.jobs.made_before(Key("t1", "k", "d1"), 1000.0) == first
     with pytest.raises(KeyReused):
-        books.jobs.add(row("c"), Key("k", "d2"))
-    assert books.jobs.add(row("d", owner="you"), Key("k", "d2"))[1] is False
-    books.jobs.remove("a")
-    assert books.jobs.add(row("e"), Key("k", "d9"))[1] is False, "a key goes with its job"
+        books.jobs.add(row("c"), Key("t1", "k", "d2"))
+    assert books.jobs.add(row("d"), Key("t2", "k", "d2"))[1] is False, "another token of the same owner"
+    books.jobs.remove("a", 5000.0)
+    for moment_s in (5000.0, 5000.0 + KEPT_S):
+        with pytest.raises(KeyOfRemoved, match="job a"):
+            books.jobs.made_before(Key("t1", "k", "d1"), moment_s)
+        with pytest.raises(KeyOfRemoved):
+            books.jobs.add(row("e", created_s=moment_s), Key("t1", "k", "d1"))
+    assert books.jobs.made_before(Key("t1", "k", "d9"), 5001.0 + KEPT_S) is None
+    assert books.jobs.add(row("f", created_s=5001.0 + KEPT_S), Key("t1", "k", "d9"))[1] is False
+    books.jobs.remove("d", 9000.0 + KEPT_S)
+    assert books.jobs.made_before(Key("t1", "k", "d9"), 9000.0) is not None, "of others only what is old goes"
+
+
+def test_keys_move_with_the_schema(tmp_path: Path) -> None:
+    """From the first schema: a key whose owner's name is one token's stays good for any body, an unclear one goes."""
+    store = Store(f"sqlite:///{tmp_path}/raysync.db")
+    store.database.migrate("0001")
+    spec, long = "{}", "worker 1 failed:\nTraceback (most recent call last)\n" + "  deep\n" * 1000 + "ValueError: no"
+    with store.database.write() as connection:
+        for id, name in (("t1", "anna"), ("t2", "twice"), ("t3", "twice")):
+            values = f"'{id}', '{name}', 'admin', 'd', 1"
+            connection.execute(text(f"INSERT INTO tokens (id, name, role, digest, created_s) VALUES ({values})"))
+        columns = "id, name, owner, state, reason, spec, strategy, pip, on_cluster_loss, path, created_s, step, steps, "
+        columns += "workers, metrics, knobs, knob_version, knob_version_in_force, runs, launches, last_sequence, "
+        columns += "num_events, thinned_below, thinned_to_every"
+        values = (
+            "'j', 'j', 'anna', 'FAILED', :reason, :spec, 'bsp', '[]', 'fail', '/j', 1, 1, 1, 0, :empty, :empty, 0, 0, "
+        )
+        values += ":empty, 1, 0, 0, 0, 1"
+        found = {"reason": long, "spec": spec, "empty": "{}"}
+        connection.execute(text(f"INSERT INTO jobs ({columns}) VALUES ({values})"), found)
+        for owner in ("anna", "twice"):
+            connection.execute(text(f"INSERT INTO idempotency_keys VALUES ('{owner}', 'k', 'd', 'j', 1)"))
+    store.database.migrate()
+    made = store.jobs.made_before(Key("t1", "k", "whatever"), 2.0)
+    assert made is not None
+    assert made.reason == long
+    assert store.jobs.page(1)[0].reason == "worker 1 failed: ValueError: no"
+    assert store.jobs.made_before(Key("t2", "k", "d"), 2.0) is None
+    store.close()
 
 
 def test_pages_of_jobs_of_one_moment(books: Store) -> None:
@@ -140,31 +215,32 @@ def test_events_are_appended_once_with_the_row(books: Store) -> None:
     assert [event.sequence for event in books.events.after("job-1", -1, 100, "knobs")] == [7]
     assert msgspec.json.decode(books.events.after("job-1", 6, 1)[0].data) == {"train/loss": 0.5}
     books.events.append("gone", records(0, 1), {})
-    books.jobs.remove("job-1")
+    books.jobs.remove("job-1", 1.0)
+    assert not books.removal.clear_some("job-1")
     assert books.events.after("job-1", -1, 100) == []
 
 
 def test_leases_keep_two_services_apart(books: Store) -> None:
     for n in range(4):
-        books.jobs.add(row(f"job-{n}", state="SUCCEEDED" if n == 3 else "RUNNING"))
-    mine, yours = {*()}, {*()}
-    gates = threading.Barrier(2)
+        books.jobs.add(row(f"job-{n}", state="SUCCEEDED" if n == 3 else "RUNNING", admitted_s=1.0))
+    for n in range(20):  # each time two services that nobody knows yet
+        owners, gates = (f"me-{n}", f"you-{n}"), threading.Barrier(2)
 
-    def take(owner: str, into: set[str]) -> None:
-        gates.wait(10)
-        into |= books.jobs.lease(owner, 100.0, 115.0)
+        def take(owner: str, gates: threading.Barrier = gates) -> set[str]:
+            gates.wait(10)
+            return books.leases.take(owner, 100.0, 115.0, **HERE)
 
-    threads = [threading.Thread(target=take, args=pair) for pair in (("me", mine), ("you", yours))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert mine | yours == {"job-0", "job-1", "job-2"}
-    assert not mine & yours
-    assert books.jobs.lease("late", 110.0, 125.0) == set()
-    assert books.jobs.lease("late", 116.0, 131.0) == {"job-0", "job-1", "job-2"}, "a dead service's jobs are taken over"
-    books.jobs.release("late")
-    assert books.jobs.lease("next", 117.0, 132.0) == {"job-0", "job-1", "job-2"}
+        with ThreadPoolExecutor(2) as pool:
+            mine, yours = pool.map(take, owners)
+        assert mine | yours == {"job-0", "job-1", "job-2"}
+        assert not mine & yours
+        for owner in owners if n < 19 else ():
+            books.leases.release(owner)
+    assert books.leases.take("late", 110.0, 125.0, **HERE) == set()
+    taken = books.leases.take("late", 116.0, 131.0, **HERE)
+    assert taken == {"job-0", "job-1", "job-2"}, "a dead service's jobs are taken over"
+    books.leases.release("late")
+    assert books.leases.take("next", 117.0, 132.0, **HERE) == {"job-0", "job-1", "job-2"}
 
 
 def test_the_first_stop_gives_the_reason_and_the_shortest_bound_holds(books: Store) -> None:
@@ -177,8 +253,9 @@ def test_the_first_stop_gives_the_reason_and_the_shortest_bound_holds(books: Sto
 
 def test_knobs_never_go_back(books: Store) -> None:
     books.jobs.add(row())
-    books.jobs.turned("job-1", 2, {"delta": 0.2})
-    books.jobs.turned("job-1", 1, {"delta": 0.1})
+    books.knobs.turned("job-1", 2, 0, {"delta": 0.2})
+    books.knobs.turned("job-1", 1, 0, {"delta": 0.1})  # heard of later
+    books.jobs.change("job-1", {"knob_version": 1, "knobs": {}, "knob_version_in_force": 1, "reason": "x"})
     assert (books.jobs.get("job-1").knob_version, books.jobs.get("job-1").knobs) == (2, {"delta": 0.2})
 
 
@@ -189,7 +266,8 @@ def test_packages_go_when_nobody_has_sent_or_used_them_for_long(books: Store) ->
     books.jobs.add(row(package="used"))
     assert books.packages.clear(before_s=20.0) == ["unused"]
     assert [books.packages.get(id).owner for id in ("used", "young", "sent-again")] == ["me"] * 3
-    books.jobs.remove("job-1")
+    books.jobs.remove("job-1", 1.0)
+    assert not books.removal.clear_some("job-1")
     assert books.packages.clear(before_s=20.0) == ["used"]
 
 
@@ -226,7 +304,7 @@ def test_a_job_of_a_million_events_is_paged_and_sampled_without_loading_it(
         connection.exec_driver_sql(
             "WITH RECURSIVE n(x) AS (SELECT 0 UNION ALL SELECT x + 1 FROM n WHERE x < 999999) INSERT INTO events "
             "SELECT 'job-1', x, CASE x % 2 WHEN 0 THEN 'metrics' ELSE 'decision' END, x / 2, x / 100.0, NULL, 0, 0, "
-            "'{\"train/loss\": 0.5}' FROM n"
+            "'{\"train/loss\": 0.5}', x FROM n"
         )
     tracemalloc.start()
     took_s = []

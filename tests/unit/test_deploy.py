@@ -17,12 +17,12 @@ import pytest
 import typer
 import yaml
 
+from raysync.metrics import TOLD
 from service.cli import app
-from service.prometheus import _BYTES, _COUNTERS, _GAUGES
-from service.runtime import Runtime
+from service.runtime.port import AsyncRuntime
+from service.server.wiring import assemble
 from service.settings import ClientSettings, Settings
 from service.store import JobRow, Store
-from service.wiring import assemble
 
 DEPLOY = Path(__file__).parents[2] / "service" / "deploy"
 FILES = sorted(path for path in DEPLOY.iterdir() if path.is_file())
@@ -110,8 +110,7 @@ def exported(tmp_path: Path) -> Iterator[dict[str, set[str]]]:
     """Every series the service renders with one live job that has told everything, and its labels."""
     store = Store(f"sqlite:///{tmp_path / 'books.db'}")
     store.database.migrate()
-    told = [metric for metric, _ in (*_GAUGES.values(), *_COUNTERS.values())]
-    metrics: dict[str, float | None] = dict.fromkeys([*told, *_BYTES.values()], 1.0)
+    metrics: dict[str, float | None] = dict.fromkeys([metric.name for metric in TOLD], 1.0)
     store.jobs.add(
         JobRow(
             id="digits-1",
@@ -127,7 +126,7 @@ def exported(tmp_path: Path) -> Iterator[dict[str, set[str]]]:
             knobs={},
         )
     )
-    runtime = cast(Runtime, SimpleNamespace(cluster="here"))
+    runtime = cast(AsyncRuntime, SimpleNamespace(cluster="here"))
     parts = assemble(Settings(data=tmp_path, storage=str(tmp_path)), store, runtime)
     parts.metrics.observe("GET", "/jobs", 200, 0.01)
     series: dict[str, set[str]] = {}

@@ -11,7 +11,7 @@ from raysync.compress.registry import decode
 from raysync.compress.warmup import codec_for_round
 from raysync.errors import PayloadError
 
-KEY = (0, "delta")
+KEY = (0, "displacement")
 
 
 def test_retry_sends_the_same_bytes_and_moves_nothing() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raysync.address import worker as worker_at
 from raysync.control.view import Cursor, View
 from raysync.data import Sampler, injected_batch_size
 from raysync.errors import TaskError
@@ -14,7 +15,7 @@ from raysync.spec import Data, Injection
 
 
 def _view(members: int, start_step: int = 0, cursor: Cursor | None = None, number: int = 1) -> View:
-    return View(number, tuple(range(members)), (), start_step, cursor or Cursor())
+    return View(number, tuple(map(worker_at, range(members))), (), start_step, cursor or Cursor())
 
 
 def _lap(sampler: Sampler, view: View, first_step: int, steps: int) -> list[list[np.ndarray]]:
@@ -56,7 +57,10 @@ def test_seldp_is_a_rotated_queue() -> None:
     for lap in range(3):
         for worker in view.members:
             now = [sampler.batch(view, worker, (lap + 1) * steps + step).tolist() for step in range(steps)]
-            neighbour = [sampler.batch(view, (worker + 1) % 4, lap * steps + step).tolist() for step in range(steps)]
+            neighbour = [
+                sampler.batch(view, worker_at((worker.index + 1) % 4), lap * steps + step).tolist()
+                for step in range(steps)
+            ]
             assert now == neighbour
 
 
@@ -66,8 +70,8 @@ def test_defdp_never_shares() -> None:
     assert sum(map(len, seen)) == 103
     assert not set.intersection(*seen)
     lap = sampler.steps_per_lap(4)
-    assert [sampler.batch(view, 0, s).tolist() for s in range(lap)] != [
-        sampler.batch(view, 0, lap + s).tolist() for s in range(lap)
+    assert [sampler.batch(view, worker_at(0), s).tolist() for s in range(lap)] != [
+        sampler.batch(view, worker_at(0), lap + s).tolist() for s in range(lap)
     ]
 
 
@@ -95,10 +99,10 @@ def test_resize_neither_loses_nor_repeats(partition: str, phases: list[tuple[int
 def test_sampling_is_pure_in_its_arguments() -> None:
     data, view = Data(batch_size=4), _view(3)
     forward, backward = Sampler(data, 50, 9), Sampler(data, 50, 9)
-    first = [forward.batch(view, 1, step).tolist() for step in range(40)]
-    second = [backward.batch(view, 1, step).tolist() for step in reversed(range(40))]
+    first = [forward.batch(view, worker_at(1), step).tolist() for step in range(40)]
+    second = [backward.batch(view, worker_at(1), step).tolist() for step in reversed(range(40))]
     assert first == second[::-1]
-    assert Sampler(data, 50, 10).batch(view, 1, 0).tolist() != first[0]
+    assert Sampler(data, 50, 10).batch(view, worker_at(1), 0).tolist() != first[0]
 
 
 def test_label_skew_gives_each_chunk_few_labels() -> None:
@@ -106,7 +110,7 @@ def test_label_skew_gives_each_chunk_few_labels() -> None:
 
     def labels_of_worker_0(skew: float | None) -> float:
         sampler = Sampler(Data(partition="defdp", batch_size=10, label_skew=skew), 1000, 0, labels)
-        chunk = np.concatenate([sampler.batch(_view(10), 0, step) for step in range(10)])
+        chunk = np.concatenate([sampler.batch(_view(10), worker_at(0), step) for step in range(10)])
         return float(np.bincount(labels[chunk], minlength=10).max() / len(chunk))
 
     assert labels_of_worker_0(1.0) == 1.0
@@ -143,4 +147,4 @@ def test_injection_adds_the_sharers_samples() -> None:
 
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(TaskError, match=r"lower scale\.workers"):
-        Sampler(Data(batch_size=1), 3, 0).batch(_view(4), 0, 0)
+        Sampler(Data(batch_size=1), 3, 0).batch(_view(4), worker_at(0), 0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from actors.api.fit import join
 from actors.errors import NoCluster
-from actors.fit import join
 from raysync import errors
-from raysync.ports import Answer, check_ray_address, failed, raised
+from raysync.ports import check_ray_address
+from raysync.questions import Answer, failed, raised
 from service.settings import Settings
 
 
@@ -22,7 +23,9 @@ def carried(error: Exception) -> errors.RaysyncError:
 @pytest.mark.parametrize(
     "error",
     [
-        errors.SpecError((errors.Problem("strategy.delta", 0.3, "wrong"), errors.Problem("seed", None, "missing"))),
+        errors.SpecError(
+            (errors.FieldProblem("strategy.delta", 0.3, "wrong"), errors.FieldProblem("seed", None, "missing"))
+        ),
         errors.KnobError("delta", -1.0, "must be positive"),
         errors.KnobConflict(1, 2),
         errors.NotRunning("job", "PENDING", "why"),
@@ -43,7 +46,7 @@ def test_other_errors_arrive_as_words(error: Exception) -> None:
     assert (again.kind, again.text) == (type(error).__name__, str(error))
 
 
-@pytest.mark.parametrize("name", ["Problem", "annotations", "NamedTuple", "__loader__", "nonsense", ""])
+@pytest.mark.parametrize("name", ["FieldProblem", "annotations", "NamedTuple", "__loader__", "nonsense", ""])
 def test_a_name_that_is_no_error_makes_none(name: str) -> None:
     assert isinstance(raised(Answer(1, None, name or "x", ("text",))), errors.RuntimeFailed)
 
@@ -57,5 +60,5 @@ def test_a_ray_client_address_is_refused_everywhere_and_says_what_to_do() -> Non
 
 
 def test_an_address_where_nobody_listens_is_told_at_once() -> None:
-    with pytest.raises(NoCluster, match=r"nobody answers there \(Connection refused\)"):
+    with pytest.raises(NoCluster, match=r"no process answers there \(Connection refused\)"):
         join("127.0.0.1:1")

@@ -7,7 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from raysync.progress import ProgressLine, headline
+from raysync.control.states import JobState
+from raysync.events import Metrics, NewReason
+from service.cli.progress import ProgressLine, headline
 
 METRICS = {
     "train/loss": 0.0051,
@@ -23,12 +25,13 @@ def test_step_and_time_left_are_never_squeezed_out(width: int) -> None:
     terminal = io.StringIO()
     console = Console(file=terminal, width=width, force_terminal=True, color_system=None)
     with ProgressLine("digits-with-a-long-name-of-its-own", 2000, console) as line:
-        line.show("metrics", 1234, METRICS)
+        for step in range(1200, 1235):
+            line.show(Metrics(METRICS), step, 0.1 * step)
     drawn = terminal.getvalue().splitlines()
     last = [line for line in drawn if "loss" in line][-1]
     assert "1235/2000" in last
     assert "loss 0.005, accuracy" in last
-    assert "left" in last
+    assert "0:00:00 left 0:01:1" in last
     assert ("18,393 samples/s" in last) == (width == 140)
 
 
@@ -36,7 +39,7 @@ def test_while_a_job_waits_the_line_says_what_for() -> None:
     terminal = io.StringIO()
     console = Console(file=terminal, width=100, force_terminal=True, color_system=None)
     with ProgressLine("digits", 2000, console) as line:
-        line.show("reason", 0, {"state": "PENDING", "reason": "4 workers need 1 GPU each; 0 fit now [0 GPU]"})
+        line.show(NewReason(JobState.PENDING, "4 workers need 1 GPU each; 0 fit now [0 GPU]"), 0)
     assert "4 workers need 1 GPU each; 0 fit now [0 GPU]" in terminal.getvalue()
 
 
@@ -58,3 +61,26 @@ def test_while_a_job_waits_the_line_says_what_for() -> None:
 )
 def test_a_reason_in_one_line(reason: str, expected: str) -> None:
     assert headline(reason) == expected
+
+
+def test_while_the_service_is_away_the_line_says_for_how_long() -> None:
+    now_s = 100.0
+    terminal = io.StringIO()
+    console = Console(file=terminal, width=120, force_terminal=True, color_system=None)
+    line = ProgressLine("digits", 2000, console, now_s=lambda: now_s)
+    line.show(Metrics(METRICS), 0, 0.1)
+    now_s = 500.0
+    assert line.silence is None, "a run without a service may be silent for as long as a step takes"
+    line.contact(True)
+    now_s = 512.0
+    assert line.silence is None, "a stream's heartbeat comes every ten seconds"
+    now_s = 516.0
+    assert line.silence == "the service does not answer for 16 s, trying again"
+    line.contact(True)
+    assert line.silence is None
+    line.contact(False)
+    now_s = 518.0
+    assert line.silence == "the service does not answer for 2 s, trying again"
+    with line:
+        pass
+    assert "the service does not answer for 2 s, trying again" in terminal.getvalue()

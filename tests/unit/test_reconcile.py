@@ -8,28 +8,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysync.control.placing import Shortage, place, seat_servers
+from raysync.address import COORDINATOR, shard, worker
+from raysync.control.incidents import Incidents, with_deaths
+from raysync.control.placing import Shortage, demand_of, place, seat_servers
 from raysync.control.reconcile import Act, ActorSeen, Life, Seen, StopAsked, reconcile
 from raysync.control.states import JobState
+from raysync.spec import Scale
 
 ALIVE, DEAD, GONE = ActorSeen(Life.ALIVE), ActorSeen(Life.DEAD, "killed"), ActorSeen(Life.GONE)
-SERVERS = {"coordinator": ALIVE, "shard/0": ALIVE}
+SERVERS = {COORDINATOR: ALIVE, shard(0): ALIVE}
 
 
 def seen(**changes: Any) -> Seen:
-    facts = {
+    """Return what is seen of a job, its workers by number."""
+    facts: dict[str, Any] = {
         "state": JobState.RUNNING,
         "servers": SERVERS,
         "workers": {0: ALIVE, 1: ALIVE},
-        "members": frozenset({0, 1}),
+        "members": {0, 1},
+        "leaving": set(),
         "wanted_workers": 2,
         "has_begun": True,
+        **changes,
     }
-    return Seen(**{**facts, **changes})
+    actors = {**facts.pop("servers"), **{worker(index): found for index, found in facts.pop("workers").items()}}
+    sets = {name: frozenset(map(worker, facts.pop(name))) for name in ("members", "leaving")}
+    return Seen(**facts, **sets, actors=actors)
 
 
 def acts(plan: Any) -> list[tuple[str, int | None]]:
-    return [(action.act.value, action.worker) for action in plan.actions]
+    return [(action.act.value, None if action.who is None else action.who.index) for action in plan.actions]
 
 
 def test_a_job_that_fits_is_launched_and_one_that_does_not_waits() -> None:
@@ -43,28 +51,65 @@ def test_a_job_that_fits_is_launched_and_one_that_does_not_waits() -> None:
 def test_all_well_needs_nothing() -> None:
     assert reconcile(seen()) == (JobState.RUNNING, "2 workers train", ())
     assert reconcile(seen(is_paused=True)).state is JobState.PAUSED
+    assert reconcile(seen(is_paused=True, paused_by="anna")).reason == "anna paused it"
+    assert reconcile(seen(is_paused=True)).reason == "the knob pause is set"
 
 
 def test_a_dead_worker_is_buried_and_replaced() -> None:
     plan = reconcile(seen(workers={0: ALIVE, 1: DEAD}))
-    assert acts(plan) == [("bury", 1), ("add", None)]
+    assert acts(plan) == [("remove_dead", 1), ("add", None)]
     assert plan.state is JobState.RECOVERING
     assert "worker 1 died (killed)" in plan.reason
 
 
 def test_workers_that_keep_dying_end_the_job() -> None:
-    plan = reconcile(seen(workers={0: ALIVE, 1: DEAD}, deaths_in_a_row=6))
+    plan = reconcile(seen(workers={0: ALIVE, 1: DEAD}, incidents=Incidents(in_a_row=6, last="out of memory")))
     assert plan.state is JobState.FAILED
-    assert "6 workers died" in plan.reason
+    assert plan.reason == "workers died 6 times without a step between them; last: out of memory"
+    assert reconcile(seen(incidents=Incidents(in_a_row=5))).state is JobState.RUNNING
+
+
+NODE_OF_EIGHT = dict.fromkeys(range(8), "node lost")
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        ([(0.0, NODE_OF_EIGHT, 9)], 1),  # a node with eight workers, seen in one look
+        ([(0.1 * i, {i: "node lost"}, 9) for i in range(8)], 1),  # the same, noticed one by one
+        ([(0.0, {0: "x"}, 2), (59.0, {1: "x"}, 3)], 1),  # both were there when it began
+        ([(0.0, {0: "x"}, 2), (61.0, {1: "x"}, 3)], 2),  # too late to have the same cause
+        ([(float(i), {i: "x"}, i + 1) for i in range(7)], 7),  # each replacement dies: again and again
+        ([(0.0, {0: "x"}, 3), (1.0, {1: "x", 3: "x"}, 4)], 2),  # a replacement among them
+        ([(0.0, {}, 2)], 0),
+    ],
+)
+def test_deaths_with_one_cause_are_one_incident(looks: list[tuple[float, dict[int, str], int]], expected: int) -> None:
+    incidents = Incidents()
+    for now_s, dead, started in looks:
+        named = {worker(index): why for index, why in dead.items()}
+        incidents = with_deaths(incidents, named, [*map(worker, range(started))], now_s)
+    assert incidents.in_a_row == expected
+
+
+def test_one_lost_node_with_many_workers_does_not_end_the_job() -> None:
+    """The whole story: eight of nine workers die at once, are buried, and the job goes on."""
+    workers = dict.fromkeys(range(8), DEAD) | {8: ALIVE}
+    facts = {"workers": workers, "members": frozenset(range(9)), "wanted_workers": 9}
+    plan = reconcile(seen(**facts))
+    assert acts(plan) == [("remove_dead", index) for index in range(8)] + [("add", None)] * 8
+    incidents = with_deaths(Incidents(), {worker(i): "node lost" for i in range(8)}, [*map(worker, range(9))], 12.0)
+    plan = reconcile(seen(workers={8: ALIVE}, members={8}, wanted_workers=9, incidents=incidents))
+    assert plan.state is JobState.RESIZING
 
 
 def test_growing_and_shrinking() -> None:
     assert acts(reconcile(seen(wanted_workers=4))) == [("add", None)] * 2
     assert acts(reconcile(seen(wanted_workers=1))) == [("retire", 1)]
-    leaving = seen(wanted_workers=1, leaving=frozenset({1}))
+    leaving = seen(wanted_workers=1, leaving={1})
     assert reconcile(leaving).actions == ()
     assert reconcile(leaving).state is JobState.RESIZING
-    left = seen(wanted_workers=1, leaving=frozenset({1}), workers={0: ALIVE, 1: GONE}, members=frozenset({0}))
+    left = seen(wanted_workers=1, leaving={1}, workers={0: ALIVE, 1: GONE}, members={0})
     assert acts(reconcile(left)) == [("dismiss", 1)]
 
 
@@ -86,7 +131,7 @@ def test_the_first_to_say_farewell_is_not_replaced() -> None:
 
 def test_one_that_dies_while_the_others_say_farewell_is_buried() -> None:
     plan = reconcile(seen(workers={0: GONE, 1: DEAD}))
-    assert acts(plan) == [("bury", 1)]
+    assert acts(plan) == [("remove_dead", 1)]
 
 
 def test_one_that_left_long_ago_is_dismissed_whoever_asked_it_to() -> None:
@@ -96,7 +141,7 @@ def test_one_that_left_long_ago_is_dismissed_whoever_asked_it_to() -> None:
 
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_a_dead_server(has_checkpoint: bool) -> None:
-    plan = reconcile(seen(servers={"coordinator": ALIVE, "shard/0": DEAD}, has_checkpoint=has_checkpoint))
+    plan = reconcile(seen(servers={COORDINATOR: ALIVE, shard(0): DEAD}, has_checkpoint=has_checkpoint))
     assert plan.state is (JobState.RECOVERING if has_checkpoint else JobState.FAILED)
     assert "shard/0 died (killed)" in plan.reason
 
@@ -113,6 +158,15 @@ def test_stopping_in_good_order_and_by_force() -> None:
     assert reconcile(seen(has_finished=True)).state is JobState.SUCCEEDED
 
 
+def test_a_job_without_its_model_has_not_succeeded() -> None:
+    plan = reconcile(seen(has_finished=True, lacks_model=True))
+    assert plan.state is JobState.FAILED
+    assert "final/model.pt is not in the job's folder" in plan.reason
+    stopped = seen(has_finished=True, lacks_model=True, stop=StopAsked("enough", False))
+    assert reconcile(stopped).state is JobState.STOPPED, "who stops a job before it began asks for no model"
+
+
+WORKERS = st.integers(0, 5).map(worker)
 LIVES = st.sampled_from(list(Life)).map(lambda life: ActorSeen(life, "why"))
 
 
@@ -120,18 +174,18 @@ LIVES = st.sampled_from(list(Life)).map(lambda life: ActorSeen(life, "why"))
     st.builds(
         Seen,
         state=st.sampled_from(list(JobState)),
-        servers=st.dictionaries(st.sampled_from(["coordinator", "shard/0"]), LIVES),
-        workers=st.dictionaries(st.integers(0, 5), LIVES),
-        members=st.frozensets(st.integers(0, 5)),
-        leaving=st.frozensets(st.integers(0, 5)),
+        actors=st.dictionaries(st.sampled_from([COORDINATOR, shard(0)]) | WORKERS, LIVES),
+        members=st.frozensets(WORKERS),
+        leaving=st.frozensets(WORKERS),
         wanted_workers=st.integers(1, 5),
         shortage=st.none() | st.just("no room"),
         has_begun=st.booleans(),
         has_finished=st.booleans(),
+        lacks_model=st.booleans(),
         is_paused=st.booleans(),
         stop=st.none() | st.builds(StopAsked, st.just("enough"), st.booleans()),
         has_checkpoint=st.booleans(),
-        deaths_in_a_row=st.integers(0, 9),
+        incidents=st.builds(Incidents, in_a_row=st.integers(0, 9)),
         recoveries_in_a_row=st.integers(0, 5),
     )
 )
@@ -143,11 +197,11 @@ def test_whatever_is_seen_there_is_a_state_a_reason_and_only_sensible_acts(any_s
     if plan.state.is_terminal:
         assert plan.actions == ()
     for action in plan.actions:
-        assert (action.worker is None) == (action.act in (Act.ADD, Act.LAUNCH, Act.RECOVER))
+        assert (action.who is None) == (action.act in (Act.ADD, Act.LAUNCH, Act.RECOVER))
         if action.act is Act.RETIRE:
-            assert any_seen.workers[action.worker].life in (Life.ALIVE, Life.STARTING)
-        if action.act is Act.BURY:
-            assert any_seen.workers[action.worker].life is Life.DEAD
+            assert any_seen.actors[action.who].life in (Life.ALIVE, Life.STARTING)
+        if action.act is Act.REMOVE_DEAD:
+            assert any_seen.actors[action.who].life is Life.DEAD
     added = sum(action.act is Act.ADD for action in plan.actions)
     retired = sum(action.act is Act.RETIRE for action in plan.actions)
     assert not (added and retired)
@@ -163,6 +217,54 @@ def test_placing_spreads_packs_and_says_what_is_missing() -> None:
     assert place(3, {"CPU": 2.0, "GPU": 1.0}, free, "spread") == Shortage(
         "3 workers need 2 CPU, 1 GPU each; 0 fit now (6.5 CPU, 0 GPU free on 3 nodes)"
     )
+
+
+BUSY, WHOLE = {"a": {"CPU": 3.0}}, {"a": {"CPU": 8.0}}
+
+
+@pytest.mark.parametrize(
+    ("count", "demand", "taken", "words"),
+    [
+        (4, {"CPU": 2.0}, {}, None),
+        (1, {"CPU": 5.0}, {}, None),
+        (50, {"CPU": 1.0}, {}, "; 3 fit now, and 50 never will: this cluster has 8 CPU on 1 node, room for 8. Lower"),
+        (4, {"CPU": 1.0}, {"a": 5}, "4 beside the 5 there are never will"),
+        (1, {"CPU": 1.0, "GPU": 1.0}, {}, "Lower scale.workers or scale.gpus_per_worker, or add nodes"),
+        (1, {"CPU": 9.0}, {}, "1 worker needs 9 CPU; 0 fit now"),
+    ],
+)
+def test_a_job_that_can_never_fit_is_told_from_one_that_may(
+    count: int, demand: dict[str, float], taken: dict[str, int], words: str | None
+) -> None:
+    found = place(count, demand, BUSY, "spread", taken, WHOLE)
+    assert isinstance(found, Shortage)
+    assert found.is_lasting == (words is not None)
+    assert ("never" in found.reason) == (words is not None)
+    assert (words or "free on 1 node)") in found.reason
+    may_grow = place(count, demand, BUSY, "spread", taken)
+    assert isinstance(may_grow, Shortage)
+    assert not may_grow.is_lasting
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"wanted_workers": 4, "num_shards": 2}, "starting 4 workers, 2 shards and the coordinator"),
+        ({"wanted_workers": 1, "num_shards": 1}, "starting 1 worker, 1 shard and the coordinator"),
+        (
+            {"wanted_workers": 4, "num_shards": 2, "shards_in_workers": True},
+            "starting 4 workers with 2 shards in them and the coordinator",
+        ),
+    ],
+)
+def test_the_reason_of_starting_says_what_starts(changes: dict[str, Any], reason: str) -> None:
+    plan = reconcile(seen(state=JobState.PENDING, servers={}, workers={}, has_begun=False, **changes))
+    assert (plan.state, plan.reason) == (JobState.STARTING, reason)
+
+
+def test_what_one_worker_needs() -> None:
+    assert demand_of(Scale(cpus_per_worker=0.5)) == {"CPU": 0.5}
+    assert demand_of(Scale(gpus_per_worker=1)) == {"CPU": 1, "GPU": 1}
 
 
 @given(
@@ -186,7 +288,7 @@ def test_placing_never_overfills_and_gives_up_only_when_it_must(
 def test_shards_sit_beside_or_inside_the_workers_in_turn() -> None:
     nodes = ["a", "b", "a"]
     beside = seat_servers(nodes, 4, "actors")
-    assert beside == ("a", {0: "a", 1: "b", 2: "a", 3: "a"}, [(), (), ()])
+    assert beside == ("a", {shard(0): "a", shard(1): "b", shard(2): "a", shard(3): "a"}, [(), (), ()])
     inside = seat_servers(nodes, 2, "workers")
-    assert inside == ("a", {}, [(0,), (1,), ()])
-    assert seat_servers(["b"], 3, "workers").guests == [(0, 1, 2)]
+    assert inside == ("a", {}, [(shard(0),), (shard(1),), ()])
+    assert seat_servers(["b"], 3, "workers").guests == [(shard(0), shard(1), shard(2))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,21 @@ import pytest
 import torch
 
 from actors import errors
-from actors.coordinator import CoordinatorSeat
-from actors.packages import prepare
-from actors.storage import Folder
-from actors.versions import differences, this_code
-from raysync.engine.attached import AttachedReplica, server_rule
-from raysync.engine.tally import Tally
+from actors.api.fit import _without_token_notice
+from actors.job.packages import prepare
+from actors.shell.coordinator import CoordinatorSeat
+from actors.shell.core_loop import CoreLoop
+from actors.shell.versions import differences, this_code
+from actors.storage.folder import Folder
+from raysync.address import COORDINATOR
+from raysync.engine import messages as m
+from raysync.engine.training.attached import AttachedReplica, server_rule
 from raysync.errors import CheckpointError, NotRunning, SpecError, TaskError
 from raysync.optim import SGD, AdamW
-from raysync.progress import size, summary
 from raysync.spec import parse_spec
+from service.cli.short import size, summary
 from tests.jobs import job
+from tests.unit.test_host import QuietLink
 
 
 def test_code_that_differs_is_named() -> None:
@@ -67,11 +72,16 @@ def test_progress_in_words() -> None:
     assert [size(n) for n in (12, 1500, 2.5e9, 3e12)] == ["12 B", "1.5 kB", "2.5 GB", "3.0 TB"]
 
 
-def test_the_rate_counts_from_the_first_step_not_from_the_start() -> None:
-    tally = Tally(parse_spec({"task": {"kind": "digits"}}))
-    rates = [tally._rate(32.0, 5.0 + 0.1 * step) for step in range(60)]
-    assert rates[0] == 0.0
-    assert rates[1:] == pytest.approx([320.0] * 59)
+def test_rays_token_notice_is_kept_back_while_a_ray_of_our_own_starts(caplog: pytest.LogCaptureFixture) -> None:
+    from ray._private.authentication import authentication_token_setup as ray_setup
+
+    with caplog.at_level(logging.WARNING):
+        with _without_token_notice():
+            ray_setup._warn_token_auth_enabled()
+            ray_setup._warn_token_auth_disabled()
+        assert caplog.records == []
+        ray_setup._warn_token_auth_enabled()
+        assert len(caplog.records) == 1, "only then"
 
 
 def test_environments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
@@ -110,6 +120,17 @@ def test_attached_parameters_are_views_and_the_loops_optimizer_steps() -> None:
     other = torch.optim.SGD([model.weight], lr=0.5)
     with pytest.raises(TaskError, match="exactly the model's trainable parameters"):
         AttachedReplica(spec, model, other)
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_coordinator_holds_events_only_for_who_fetches_them(tmp_path: Path, is_followed: bool) -> None:
+    """Attached loops have no controller: a million steps of theirs would hold 1.3 GB."""
+    followed = {"is_followed": True} if is_followed else {}
+    seat = CoordinatorSeat(job(), Folder(str(tmp_path)), None, **followed)
+    loop = CoreLoop(QuietLink(), {COORDINATOR: seat})
+    for number in range(100):
+        loop.say(COORDINATOR, m.PartKept(checkpoint=number))
+    assert len(seat.events) == (100 if is_followed else 0)
 
 
 @pytest.mark.parametrize("in_force", [True, False])

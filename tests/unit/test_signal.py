@@ -8,9 +8,11 @@ import random
 import numpy as np
 import pytest
 
+from raysync.address import worker
 from raysync.sync import SelSync, StepContext
 from raysync.sync.signal import Divergence, Fixed, GradChange, Random, StepStats
 from raysync.sync.signal.grad_change import ewma
+from raysync.value import whole
 
 
 def reference(squared_norms: list[float], window: int, alpha: float) -> list[float]:
@@ -103,7 +105,7 @@ def test_meter_state_survives() -> None:
 def _context(
     step: int, values: tuple[tuple[float, ...], ...] = (), last_sync_step: int = -1, **more: object
 ) -> StepContext:
-    members = tuple(range(max(1, len(values))))
+    members = tuple(map(worker, range(max(1, len(values)))))
     return StepContext(step, last_sync_step, members, values, 10_000, 10, lambda _: 0.1, 7, **more)  # type: ignore[arg-type]
 
 
@@ -130,8 +132,8 @@ def test_controls_fire_at_their_rate(signal: Random | Fixed) -> None:
 
 def test_delta_is_inclusive_and_any_worker_fires() -> None:
     strategy = SelSync(delta=0.3)
-    assert strategy.decide(_context(100, ((0.1,), (0.3,), (0.0,)))).sync
-    assert not strategy.decide(_context(100, ((0.1,), (0.2999,), (0.0,)))).sync
+    assert strategy.decide(_context(100, ((0.1,), (0.3,), (0.0,)), 90)).sync
+    assert not strategy.decide(_context(100, ((0.1,), (0.2999,), (0.0,)), 90)).sync
     assert SelSync(delta=0).decide(_context(100, ((0.0,),))).sync
     assert not SelSync(delta=math.inf).decide(_context(100, ((math.inf,),))).sync
 
@@ -151,9 +153,37 @@ def test_warm_up_and_intervals_bound_the_signal() -> None:
 @pytest.mark.parametrize("target", [0.5, 0.9])
 def test_target_rate_holds_the_wanted_lssr(target: float) -> None:
     """Whatever the scale of the signal, and although it changes ten-fold half-way."""
-    strategy, memory, generator, local = SelSync(target_lssr=target, warmup_steps=0), {}, random.Random(3), 0
+    strategy, memory, generator, local, last = SelSync(target_lssr=target, warmup_steps=0), {}, random.Random(3), 0, -1
     for step in range(6000):
         score = generator.lognormvariate(0, 1) * (0.01 if step < 3000 else 0.1)
-        choice = strategy.decide(_context(step, ((score,),), memory=memory))
-        memory, local = dict(choice.memory), local + (not choice.sync)
+        choice = strategy.decide(_context(step, ((score,),), last, memory=memory))
+        memory, local, last = dict(choice.memory), local + (not choice.sync), step if choice.sync else last
     assert local / 6000 == pytest.approx(target, abs=0.03)
+
+
+def test_a_signal_that_never_fires_says_so_and_is_overruled() -> None:
+    """A small score under a large delta: replicas meet every 100 steps all the same, and the job says why."""
+    strategy, memory, last, notices, syncs = SelSync(delta=0.3), {}, -1, {}, []
+    for step in range(900):
+        choice = strategy.decide(_context(step, ((0.07,), (0.02,)), last, memory=memory))
+        memory, last = dict(choice.memory), step if choice.sync else last
+        syncs += [step] if choice.sync and step >= 25 else []
+        notices |= {step: choice.notice} if choice.notice else {}
+    assert syncs == [124, 224, 324, 424, 524, 624, 724, 824]
+    assert list(notices) == [124, 224, 424, 824], "then more rarely"
+    assert "no synchronisation for 100 steps, so only every 100 steps: largest score 0.07, delta 0.3" in notices[124]
+    assert "lower delta, or set max_interval or target_lssr" in notices[124]
+
+
+def test_the_longest_gap_leaves_alone_who_asked_for_something_else() -> None:
+    assert SelSync(delta=math.inf).longest_gap is None, "never means never"
+    assert SelSync(signal=Fixed(rate=0.001)).longest_gap is None
+    assert SelSync(max_interval=7).longest_gap == 7
+    assert SelSync(target_lssr=0.99).longest_gap == 400
+    assert SelSync(min_interval=300).longest_gap == 300
+    assert SelSync(delta=math.inf).decide(_context(5000, ((0.1,),))).notice is None
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0.29 * 100, 29), (2.5, 2), (3.0000000000000004, 3), (-0.1 * 30, -3)])
+def test_whole_numbers_survive_floating_point(number: float, expected: int) -> None:
+    assert whole(number) == expected

@@ -104,8 +104,9 @@ REFUSED = [
     (_with(inner_state="reset"), "(top level)", "reset", "averages parameters"),
     (_with(data={"label_skew": 2}), "data.label_skew", "2", "less than or equal to 1"),
     ({"task": {"kind": "quadratic"}, "data": {"label_skew": 1.0}}, "(top level)", "1.0", "needs a task with labels"),
-    ({"task": {"kind": "custom", "entrypoint": "os.system"}}, "task.entrypoint", "'os.system'", "match pattern"),
+    ({"task": {"kind": "custom", "entrypoint": "os.system"}}, "task.entrypoint", "'os.system'", "my_module:MyTask"),
     ({"task": {"kind": "char_lm", "width": 10, "heads": 4}}, "task", "10", "multiple of heads=4"),
+    (_with(name="Not A Name"), "name", "'Not A Name'", "at most 63 small letters"),
     ({}, "task", "", "required"),
 ]
 

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from actors.journal import Journal
-from actors.storage import (
+from actors.storage.folder import (
     Folder,
     checkpoint_name,
     completed,
@@ -20,10 +19,11 @@ from actors.storage import (
     seal,
     write_part,
 )
-from raysync.engine.messages import COORDINATOR
+from actors.storage.journal import Journal
+from raysync.address import COORDINATOR, shard, worker
+from raysync.control.states import JobState
 from raysync.errors import CheckpointError, StorageError
-from raysync.metrics import Event
-from raysync.ports import Record
+from raysync.events import Event, StateChange
 
 
 @pytest.fixture(params=["path", "uri"])
@@ -33,9 +33,9 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
 
 def checkpoint(job: Folder, number: int) -> None:
     place = job.at(checkpoint_name(number))
-    write_part(place, "worker/0", {"flat": torch.arange(3.0), "pending": {"0/delta": (1, b"bytes")}, "none": None})
+    write_part(place, worker(0), {"flat": torch.arange(3.0), "pending": {"0/delta": (1, b"bytes")}, "none": None})
     write_part(place, COORDINATOR, {"own": {"round": 3}, "reports": {4: [1.0]}})
-    seal(job, number, [part_name("worker/0"), part_name(COORDINATOR)], {"step": number, "spec": {}})
+    seal(job, number, [part_name(worker(0)), part_name(COORDINATOR)], {"step": number, "spec": {}})
 
 
 def test_what_is_written_is_read_and_nothing_half_is_seen(folder: Folder) -> None:
@@ -49,7 +49,7 @@ def test_what_is_written_is_read_and_nothing_half_is_seen(folder: Folder) -> Non
 def test_parts_come_back_as_they_were(folder: Folder) -> None:
     checkpoint(folder, 1)
     place = folder.at(checkpoint_name(1))
-    part = read_part(place, "worker/0")
+    part = read_part(place, worker(0))
     assert torch.equal(part["flat"], torch.arange(3.0))
     assert part["pending"] == {"0/delta": (1, b"bytes")}
     assert read_part(place, COORDINATOR) == {"own": {"round": 3}, "reports": {4: [1.0]}}
@@ -57,9 +57,9 @@ def test_parts_come_back_as_they_were(folder: Folder) -> None:
 
 def test_a_checkpoint_exists_only_once_all_of_it_does(folder: Folder) -> None:
     place = folder.at(checkpoint_name(1))
-    write_part(place, "worker/0", {"flat": torch.zeros(1)})
+    write_part(place, worker(0), {"flat": torch.zeros(1)})
     with pytest.raises(CheckpointError, match=r"shard-0\.pt are missing"):
-        seal(folder, 1, [part_name("worker/0"), part_name("shard/0")], {})
+        seal(folder, 1, [part_name(worker(0)), part_name(shard(0))], {})
     assert completed(folder) == []
     with pytest.raises(CheckpointError, match="never completed"):
         read_manifest(place)
@@ -67,7 +67,7 @@ def test_a_checkpoint_exists_only_once_all_of_it_does(folder: Folder) -> None:
     with pytest.raises(CheckpointError, match=r"did you mean .*checkpoint_000002"):
         read_manifest(folder)
     place = folder.at(checkpoint_name(2))
-    place.write(part_name("worker/0"), b"cut short")
+    place.write(part_name(worker(0)), b"cut short")
     with pytest.raises(CheckpointError, match="not as long as the manifest says"):
         read_manifest(place)
 
@@ -75,8 +75,8 @@ def test_a_checkpoint_exists_only_once_all_of_it_does(folder: Folder) -> None:
 def test_the_newest_are_kept_and_what_was_never_completed_goes(folder: Folder) -> None:
     for number in (1, 3, 4, 5):
         checkpoint(folder, number)
-    write_part(folder.at(checkpoint_name(2)), "worker/0", {})  # never completed
-    write_part(folder.at(checkpoint_name(6)), "worker/0", {})  # perhaps being written
+    write_part(folder.at(checkpoint_name(2)), worker(0), {})  # never completed
+    write_part(folder.at(checkpoint_name(6)), worker(0), {})  # perhaps being written
     assert retain(folder, 2) == [checkpoint_name(number) for number in (1, 2, 3)]
     assert completed(folder) == [checkpoint_name(4), checkpoint_name(5)]
     assert folder.folders("checkpoint_")[-1] == checkpoint_name(6)
@@ -90,31 +90,31 @@ def test_a_checkpoint_runs_nothing_when_it_is_read(folder: Folder) -> None:
             return print, ("boom",)
 
     place = folder.at("x")
-    with place.writing(part_name("worker/0")) as stream:
+    with place.writing(part_name(worker(0))) as stream:
         torch.save({"bomb": Bomb()}, stream)
     with pytest.raises(pickle.UnpicklingError):
-        read_part(place, "worker/0")
+        read_part(place, worker(0))
 
 
 def event(sequence: int, **data: float) -> Event:
-    return Event("job", sequence, "metrics", sequence, None, 0, data, float(sequence))
+    return Event(sequence=sequence, kind="metrics", time_s=float(sequence), step=sequence, data={**data})
 
 
 def test_a_journal_numbers_without_gaps_and_goes_on_after_a_crash(folder: Folder, tmp_path: Path) -> None:
-    journal = Journal("job", folder)
+    journal = Journal(folder)
     for number in range(3):
         journal.add(event(number, loss=1.0 / (number + 1), bad=float("nan")))
     journal.add(event(2, loss=9.0))  # said twice
-    journal.note("state", {"state": "RUNNING"}, 3.0)
+    journal.note(StateChange(JobState.RUNNING, "it trains"), 3.0)
     journal.flush()
     path = tmp_path / "job" / "events.jsonl"
     path.write_bytes(path.read_bytes() + b'{"sequence": 4, "kin')  # torn by a crash
 
-    again = Journal("job", folder)
+    again = Journal(folder)
     assert (again.next_sequence, again.last_source, again.latest["loss"]) == (4, 2, 1.0 / 3)
     again.add(event(3, loss=0.1))
     again.flush()
-    lines = [msgspec.json.decode(line, type=Record) for line in path.read_bytes().splitlines()]
+    lines = [msgspec.json.decode(line, type=Event) for line in path.read_bytes().splitlines()]
     assert [line.sequence for line in lines] == list(range(5))
     assert [line.source for line in lines] == [0, 1, 2, None, 3]
     again._recent.clear()
@@ -127,7 +127,7 @@ def test_a_journal_numbers_without_gaps_and_goes_on_after_a_crash(folder: Folder
 def test_the_journal_feeds_tensorboard(folder: Folder, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    journal = Journal("job", folder)
+    journal = Journal(folder)
     journal.add(event(0, **{"train/loss": 0.5, "eval/loss": 0.25}))
     journal.close()
     (file,) = (tmp_path / "job" / "tensorboard").iterdir()

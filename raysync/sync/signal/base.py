@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from raysync.sync.base import StepContext
 from raysync.value import Value
+
+if TYPE_CHECKING:
+    from raysync.sync.base import StepContext
 
 
 @dataclass(frozen=True)

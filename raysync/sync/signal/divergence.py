@@ -7,10 +7,12 @@ synchronisation is missed.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from raysync.sync.base import StepContext
 from raysync.sync.signal.base import Meter, Signal, StepStats
+
+if TYPE_CHECKING:
+    from raysync.sync.base import StepContext
 
 
 class Divergence(Signal):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from raysync.sync.base import StepContext
 from raysync.sync.signal.base import Signal
+from raysync.value import whole
+
+if TYPE_CHECKING:
+    from raysync.sync.base import StepContext
 
 
 class Fixed(Signal):
@@ -20,7 +22,7 @@ class Fixed(Signal):
     """Share of steps that synchronise."""
 
     def score(self, context: StepContext) -> float:
-        return float(math.floor(self.rate * (context.step + 1)) > math.floor(self.rate * context.step))
+        return float(whole(self.rate * (context.step + 1)) > whole(self.rate * context.step))
 
     def fires(self, score: float, delta: float) -> tuple[bool, str]:
         return score > 0, f"fixed rate {self.rate:.4g}: {'its turn' if score > 0 else 'not yet'}"

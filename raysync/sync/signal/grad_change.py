@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from raysync.sync.base import StepContext
 from raysync.sync.signal.base import Meter, Signal, StepStats
+
+if TYPE_CHECKING:
+    from raysync.sync.base import StepContext
 
 
 class GradChange(Signal):

@@ -5,12 +5,14 @@ matters.
 from __future__ import annotations
 
 import random
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from raysync.sync.base import StepContext
 from raysync.sync.signal.base import Signal
+
+if TYPE_CHECKING:
+    from raysync.sync.base import StepContext
 
 
 class Random(Signal):

@@ -1,0 +1,266 @@
+"""The actors of one job and the room they take: made, introduced, watched and cleared away. Nothing is decided here."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from actors.job.actor_record import ActorRecord, clear, sweep_after
+from actors.job.cluster import grows, resources
+from actors.job.link_choice import check_newcomers, choose_link
+from actors.job.packages import Environments
+from actors.shell.core_actor import Assignment
+from raysync.address import COORDINATOR, Address, Role, shard, worker
+from raysync.control.placing import Shortage, demand_of, place, seat_servers
+from raysync.control.reconcile import ActorSeen, Life
+from raysync.control.roles import ROLES, found
+from raysync.spec import JobSpec
+
+Reservation = tuple[str, PlacementGroup]
+"""A node and the room reserved on it."""
+
+NAMESPACE = "raysync"
+CONTROLLER = "controller"
+_RESERVE_S = 5.0
+_INTRODUCE_S = 60.0
+
+
+class ActorGroup:
+    """All members of a job."""
+
+    def __init__(self, job: str, spec: JobSpec, base: Assignment, envs: Environments, controller: Any) -> None:
+        self._job, self._spec, self._base, self._envs = job, spec, base, envs
+        self._controller = controller
+        self.members: dict[Address, ActorRecord] = {}
+        """By name: the address of the first core."""
+        self.next_worker = 0
+        self.life = 0
+        """How often the job has been started; part of the actors' names."""
+        self.link: str | None = None
+        self.link_reason = ""
+
+    # Room
+
+    @property
+    def demand(self) -> dict[str, float]:
+        """What a worker needs."""
+        return demand_of(self._spec.scale)
+
+    def shortage(self, count: int) -> str | None:
+        """Return why `count` more workers do not fit now; None if they do."""
+        placed = self._place(count)
+        return placed.reason if isinstance(placed, Shortage) else None
+
+    def _place(self, count: int) -> list[str] | Shortage:
+        free, total = resources()
+        taken: dict[str, int] = {}
+        for member in self.members.values():
+            if member.node is not None and member.name.role is Role.WORKER:
+                taken[member.node] = taken.get(member.node, 0) + 1
+        placed = place(count, self.demand, free, self._spec.scale.placement, taken, total)
+        if isinstance(placed, Shortage) and placed.is_lasting and grows():
+            return place(count, self.demand, free, self._spec.scale.placement, taken)
+        return placed
+
+    def reserve(self, workers: Sequence[Address]) -> list[Reservation] | str:
+        """Return one reserved place per worker, or say why not; all or none, so two jobs cannot hold each other up."""
+        nodes = self._place(len(workers))
+        if isinstance(nodes, Shortage):
+            return nodes.reason
+        groups = [
+            placement_group(
+                [self.demand],
+                strategy="STRICT_PACK",
+                name=self._label(address),
+                lifetime="detached",
+                bundle_label_selector=[{"ray.io/node-id": node}],
+            )
+            for address, node in zip(workers, nodes, strict=True)
+        ]
+        ready = [group.ready() for group in groups]
+        done, _ = ray.wait(ready, num_returns=len(ready), timeout=_RESERVE_S)
+        if len(done) == len(ready):
+            return list(zip(nodes, groups, strict=True))
+        for group in groups:
+            remove_placement_group(group)
+        return f"{len(done)} of {len(workers)} places could be reserved in {_RESERVE_S:.0f} s; other work took the room"
+
+    # Making
+
+    def launch(
+        self, places: list[Reservation], workers: Iterable[Address], resume: str | None, elapsed_s: float
+    ) -> None:
+        """Start the coordinator, the shards and these workers."""
+        self.link = None
+        workers = sorted(workers)
+        self.next_worker = max(self.next_worker, *(address.index + 1 for address in workers))
+        self._base = msgspec.structs.replace(self._base, resume=resume, elapsed_s=elapsed_s)
+        scale = self._spec.scale
+        seats = seat_servers([node for node, _ in places], scale.shards, scale.shards_in)
+        for address, (node, group), guests in zip(workers, places, seats.guests, strict=True):
+            self._make((address, *guests), node, group)
+        for server, node in {COORDINATOR: seats.coordinator, **seats.shards}.items():
+            self._make((server,), node)
+
+    def add_worker(self) -> str | None:
+        """Start one more worker; return why not, if not."""
+        newcomer = worker(self.next_worker)
+        places = self.reserve([newcomer])
+        if isinstance(places, str):
+            return places
+        self.next_worker += 1
+        self._base = msgspec.structs.replace(self._base, resume=None)
+        self._make((newcomer,), *places[0])
+        return None
+
+    def _make(self, addresses: tuple[Address, ...], node: str, group: PlacementGroup | None = None) -> None:
+        """Start an actor for these cores: in a room reserved for it, or beside the workers without CPUs of its own."""
+        name, scale = addresses[0], self._spec.scale
+        if group is not None:
+            cpus, gpus, env = scale.cpus_per_worker, scale.gpus_per_worker, self._envs.workers
+            seat: Any = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+        else:
+            cpus, gpus, env = 0.0, 0.0, self._envs.servers
+            seat = NodeAffinitySchedulingStrategy(node, soft=False)
+        shell = found(ROLES[name.role].shell).options(
+            name=self._label(name),
+            namespace=NAMESPACE,
+            lifetime="detached",
+            max_restarts=0,
+            num_cpus=cpus,
+            num_gpus=gpus,
+            runtime_env=env,
+            scheduling_strategy=seat,
+        )
+        assignment = msgspec.structs.replace(self._base, addresses=addresses, cpus=cpus)
+        self.members[name] = ActorRecord(addresses, shell.remote(assignment, self._controller), node, group)
+
+    def _label(self, name: Address) -> str:
+        return f"{self._job}:{name}:{self.life}"
+
+    # Watching
+
+    def poll(self, timeout_s: float, extra: list[Any]) -> list[Any]:
+        """Wait until an actor or one of the `extra` calls answers; return those of `extra` that did."""
+        calls = {call: member for member in self.members.values() for call in member.calls}
+        waiting = [*calls, *extra]
+        if not waiting:
+            time.sleep(timeout_s)
+            return []
+        done, _ = ray.wait(waiting, num_returns=1, timeout=timeout_s)
+        if done:
+            done, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
+        for call in done:
+            if call in calls:
+                calls[call].answered(call)
+        return [call for call in extra if call in done]
+
+    def introduce(self) -> list[ActorRecord]:
+        """Once every actor of a launch has said hello, choose the link and tell them of each other; later, tell the
+        others of newcomers. Return who is new.
+        """
+        present = [member for member in self.members.values() if member.seen.life in (Life.STARTING, Life.ALIVE)]
+        fresh = [member for member in present if not member.introduced]
+        if not fresh or any(member.hello is None for member in (fresh if self.link else present)):
+            return []
+        book = {address: member.contact for member in present for address in member.addresses}
+        if self.link is None:
+            chosen = choose_link(self._spec.transport, present, book)
+            if chosen is None:
+                return []
+            self.link, self.link_reason = chosen
+        elif self.link == "direct":
+            check_newcomers(fresh, book)
+        calls = [member.actor.introduce.remote(self.link, book) for member in present]
+        ray.wait(calls, num_returns=len(calls), timeout=_INTRODUCE_S)
+        for member in fresh:
+            member.introduced = True
+            member.seen = ActorSeen(Life.ALIVE) if member.seen.life is Life.STARTING else member.seen
+        return fresh
+
+    # Ending
+
+    def dismiss(self, name: Address) -> None:
+        """Clear a member away and tell the others."""
+        member = self.members.pop(name, None)
+        if member is None:
+            return
+        sweep_after([member], list(self.members.values()))
+        clear([member])
+        for other in self.members.values():
+            if other.introduced:
+                other.actor.introduce.remote(self.link, {}, member.addresses)
+
+    def dismiss_all(self) -> None:
+        """Clear every actor away."""
+        members, self.members = list(self.members.values()), {}
+        sweep_after(members, members)
+        clear(members)
+
+    def adopt(self) -> None:
+        """Take over actors that are already there: the controller itself was restarted."""
+        groups = {entry["name"]: entry for entry in placement_group_table().values()}
+        for entry in ray.util.list_named_actors(all_namespaces=True):
+            job, _, rest = entry["name"].partition(":")
+            if entry["namespace"] != NAMESPACE or job != self._job or rest == CONTROLLER:
+                continue
+            text, _, life = rest.rpartition(":")
+            name, group = Address.parse(text), None
+            try:
+                actor = ray.get_actor(entry["name"], namespace=NAMESPACE)
+                group = get_placement_group(entry["name"]) if entry["name"] in groups else None
+            except ValueError:
+                continue  # it has just gone; `mark_missing` notices
+            member = ActorRecord((name,), actor, None, group)
+            try:
+                member.hello = ray.get(actor.hello.remote(), timeout=_INTRODUCE_S)
+            except RayError:
+                continue  # its `wait` tells how it is
+            finally:
+                self.members[name] = member
+            member.addresses, member.introduced = member.hello.addresses, member.hello.link is not None
+            member.node = member.hello.node_id
+            self.life, self.link = max(self.life, int(life)), member.hello.link or self.link
+            if member.introduced:
+                member.seen = ActorSeen(Life.ALIVE)
+        kept = {self._label(name) for name in self.members}
+        for label, entry in groups.items():
+            if label.startswith(f"{self._job}:") and label not in kept and entry["state"] != "REMOVED":
+                remove_placement_group(get_placement_group(label))
+
+    def mark_missing(self, members: Iterable[Address]) -> None:
+        """Count as dead whatever should be there and was not found."""
+        members = list(members)
+        present = {address for member in self.members.values() for address in member.addresses}
+        servers = (COORDINATOR, *map(shard, range(self._spec.scale.shards)))
+        for address in (*servers, *members):
+            if address not in present:
+                self.members[address] = ActorRecord.lost(address)
+        workers = [address for address in (*self.members, *members) if address.role is Role.WORKER]
+        self.next_worker = max([self.next_worker, *(address.index + 1 for address in workers)])
+
+
+def clear_leftovers(job: str) -> None:
+    """End whatever actors and free whatever room a job without a controller has left on this cluster."""
+    for entry in ray.util.list_named_actors(all_namespaces=True):
+        if entry["namespace"] == NAMESPACE and entry["name"].startswith(f"{job}:"):
+            with contextlib.suppress(ValueError):
+                ray.kill(ray.get_actor(entry["name"], namespace=NAMESPACE), no_restart=True)
+    for entry in placement_group_table().values():
+        if entry["name"].startswith(f"{job}:") and entry["state"] != "REMOVED":
+            with contextlib.suppress(ValueError):
+                remove_placement_group(get_placement_group(entry["name"]))

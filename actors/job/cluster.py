@@ -1,0 +1,28 @@
+"""What a Ray cluster has: its nodes' resources, free and in all, and whether it grows by itself."""
+
+from __future__ import annotations
+
+import ray
+
+Resources = dict[str, dict[str, float]]
+"""By node."""
+
+
+def resources() -> tuple[Resources, Resources]:
+    """Return what is free on each live node, and what each has."""
+    from ray._private.state import available_resources_per_node
+
+    total = {node["NodeID"]: dict(node["Resources"]) for node in ray.nodes() if node["Alive"]}
+    free = {node: found for node, found in available_resources_per_node().items() if node in total}
+    return free, total
+
+
+def grows() -> bool:
+    """Return whether an autoscaler looks after the cluster: it names the type of the nodes it starts, which nodes
+    that were started by hand do not have.
+    """
+    from ray._private.worker import global_worker
+    from ray.autoscaler.v2.sdk import get_cluster_resource_state
+
+    state = get_cluster_resource_state(global_worker.gcs_client)
+    return any(node.ray_node_type_name for node in state.node_states)

@@ -1,0 +1,129 @@
+"""Carries out what was decided about a job: launch, add, retire, remove dead, dismiss, recover."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ray.exceptions import RayError
+
+from actors.job.actor_group import ActorGroup
+from actors.job.history import History
+from actors.job.steering import Steering
+from actors.storage.folder import Folder, completed, read_manifest
+from actors.storage.journal import Journal
+from actors.storage.keeper import Keeper
+from raysync.address import COORDINATOR, Address, worker
+from raysync.control.reconcile import Act, Action
+from raysync.engine import messages as m
+from raysync.events import WorkerDied
+
+logger = logging.getLogger(__name__)
+
+
+class Executor:
+    """The acts of a plan; each may be repeated without harm, and leaves nothing half done if it cannot be now."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        keeper: Keeper,
+        group: ActorGroup,
+        steering: Steering,
+        history: History,
+        journal: Journal,
+    ) -> None:
+        self._folder, self._keeper, self._group = folder, keeper, group
+        self._steering, self._history, self._journal = steering, history, journal
+        self._memory = keeper.memory
+        self.shortage: str | None = None
+        """Why the workers that are missing cannot be started now."""
+        self._num_launched = 0
+
+    def carry_out(self, action: Action) -> None:
+        """Do one thing."""
+        logger.info("%s", action.act.value if action.who is None else f"{action.act.value} {action.who.spoken}")
+        match action:
+            case Action(Act.LAUNCH):
+                self._launch()
+            case Action(Act.ADD):
+                self.shortage = self._group.add_worker()
+            case Action(Act.RETIRE, Address() as who):
+                self._steering.ask("tell", m.Leave(sender=who))
+                self._memory.leaving |= {who}
+            case Action(Act.REMOVE_DEAD, Address() as who):
+                self._remove_dead(who)
+            case Action(Act.DISMISS, Address() as who):
+                self._memory.leaving -= {who}
+                self._group.dismiss(who)
+            case Action(Act.RECOVER):
+                self._recover()
+
+    @property
+    def num_first(self) -> int:
+        """How many workers the present launch has, or the next one will have."""
+        return self._num_launched or len(self.first_workers())
+
+    def look_for_room(self) -> None:
+        """See what is missing for a launch."""
+        try:
+            workers = self.first_workers()
+        except OSError as error:
+            self.shortage = f"{self._memory.resume} cannot be read now: {error}"
+            return
+        self.shortage = self._group.shortage(len(workers))
+
+    def newest_checkpoint(self) -> str | None:
+        """Return what a recovery would go back to."""
+        done = completed(self._folder)
+        return f"{self._folder.uri}/{done[-1]}" if done else self._memory.checkpoint
+
+    def first_workers(self) -> list[Address]:
+        """Return the workers of the next launch: those of the checkpoint it continues, or as many as are wanted."""
+        manifest = self._manifest()
+        if manifest is None:
+            return [worker(index) for index in range(int(self._memory.asked.values["workers"] or 0))]
+        return [worker(index) for index in manifest["workers"]]
+
+    def _remove_dead(self, who: Address) -> None:
+        if self._group.members[COORDINATOR].introduced:
+            self._steering.ask("tell", m.Died(who=who))
+        why = self._group.members[who].seen.detail
+        self._history.note(WorkerDied(who.index, why))
+        self._memory.leaving -= {who}
+        self._group.dismiss(who)
+
+    def _recover(self) -> None:
+        """Go back to the newest checkpoint with everything; which one that is comes first, for it may fail."""
+        memory = self._memory
+        memory.checkpoint = memory.resume = self.newest_checkpoint()
+        memory.recoveries += 1
+        self._group.dismiss_all()
+        memory.view, memory.members, memory.leaving = 0, frozenset(), frozenset()
+        self._launch()
+
+    def _launch(self) -> None:
+        """Start all actors, or say what is missing for it; then the job waits."""
+        memory = self._memory
+        try:
+            workers, manifest = self.first_workers(), self._manifest()
+        except OSError as error:
+            self.shortage = f"{memory.resume} cannot be read now: {error}"
+            return
+        self._num_launched = len(workers)
+        memory.incarnation += 1
+        self._group.life = memory.incarnation
+        self._journal.begin(memory.incarnation)
+        places = self._group.reserve(workers)
+        self.shortage = places if isinstance(places, str) else None
+        if isinstance(places, str):
+            return
+        try:
+            self._group.launch(places, workers, memory.resume, manifest["elapsed_s"] if manifest else 0.0)
+        except RayError as error:
+            self._group.dismiss_all()
+            self.shortage = f"its actors could not be started now: {error}"
+
+    def _manifest(self) -> dict[str, Any] | None:
+        resume = self._memory.resume
+        return read_manifest(Folder(resume)) if resume is not None else None

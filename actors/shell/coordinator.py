@@ -1,0 +1,196 @@
+"""The coordinator actor: decides, keeps the clock, seals checkpoints, holds events until the controller has them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import msgspec
+import ray
+
+from actors.shell.core_actor import CONCURRENCY, HOSTED_S, CoreActor
+from actors.shell.core_loop import CoreLoop
+from actors.shell.seat import Seat
+from actors.storage.folder import Folder, checkpoint_name, newest_number, part_name, retain, seal
+from actors.storage.retry import LONG_S, patiently
+from raysync import __version__
+from raysync.address import COORDINATOR, Address
+from raysync.engine import messages as m
+from raysync.engine.coordinator import Coordinator
+from raysync.engine.effects import KeepPart
+from raysync.errors import NotRunning
+from raysync.events import Event
+from raysync.knobs import Knobs
+from raysync.spec import JobSpec
+
+_COALESCE_S = 0.25
+"""Events are handed over this often: asking costs both sides more than answering."""
+
+
+logger = logging.getLogger(__name__)
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What the controller learns when it asks."""
+
+    events: list[Event]
+    finished: bool
+    view: int
+    members: tuple[Address, ...]
+    all_left: bool
+    """Every worker that was ever in has said farewell."""
+    knobs: Knobs
+    """In force."""
+    next_step: int
+    """How many steps have been decided on."""
+    checkpoint: int | None
+    """The last checkpoint sealed since this coordinator started."""
+    now_s: float
+    """What the coordinator's clock says."""
+    asked: Knobs
+    """As they will be with the next decision."""
+
+
+class CoordinatorSeat(Seat):
+    """A coordinator core with a clock, events for whoever asks, and checkpoints to seal."""
+
+    core: Coordinator
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        folder: Folder,
+        saved: dict[str, Any] | None,
+        elapsed_s: float = 0.0,
+        is_new_job: bool = False,
+        is_followed: bool = False,
+    ) -> None:
+        super().__init__(Coordinator(COORDINATOR, spec, waits_for_begin=is_followed), folder)
+        self._job_folder, self._spec, self._is_followed = folder, spec, is_followed
+        self._started_s = time.monotonic() - elapsed_s
+        if saved is not None:
+            self.core.load_state_dict(saved)
+            if is_new_job:
+                self.core.board.begin_anew(self.core.pacing.next_step)
+        if is_followed:
+            self.core.checkpoints.pass_over(patiently(lambda: newest_number(folder), f"listing {folder.uri}", LONG_S))
+        self.checkpoint: int | None = None
+        self.events: list[Event] = []
+        """What has not been fetched yet."""
+        self._fresh: list[Event] = []
+        self.asked = self.core.board.ahead()
+        """The knobs with all that waits; kept here because the board itself is the host thread's."""
+        self.finished = False
+        """Whether the job has ended and its last events are here."""
+        self.news = threading.Condition()
+
+    def note(self, event: Event) -> None:
+        """Hold an event until it is fetched; where no controller fetches, none is held."""
+        if self._is_followed:
+            self._fresh.append(event)
+
+    def acted(self) -> None:
+        """Tell whoever waits for events of the first, and of the end."""
+        fresh, self._fresh = self._fresh, []
+        self.asked = self.core.board.ahead()
+        if not fresh and not self.core.finished:
+            return
+        with self.news:
+            is_first = not self.events
+            self.events += fresh
+            self.finished = self.core.finished
+            if is_first or self.finished:
+                self.news.notify_all()
+
+    @property
+    def now_s(self) -> float:
+        """Seconds the job has run, over all its lives."""
+        return time.monotonic() - self._started_s
+
+    def keep_part(self, part: KeepPart) -> None:
+        """Write the last part of a checkpoint, and make it exist with that."""
+        super().keep_part(part)
+        folder = self._job_folder.at(checkpoint_name(part.checkpoint))
+        view, files = self.core.view, [*map(part_name, (COORDINATOR, *self.core.view.members, *self.core.view.servers))]
+        facts = {
+            "raysync": __version__,
+            "job": self._spec.name,
+            "step": self.core.steps_made,
+            "round": self.core.last_round,
+            "elapsed_s": self.now_s,
+            "workers": [worker.index for worker in view.members],
+            "spec": self.core.spec.model_dump(mode="json"),
+            "submitted": self._spec.model_dump(mode="json"),
+        }
+        files.append("model.pt")
+        patiently(lambda: seal(self._job_folder, part.checkpoint, files, facts), f"completing {folder.uri}")
+        self.checkpoint = part.checkpoint
+        try:
+            retain(self._job_folder, self._spec.checkpoint.keep)
+        except OSError as error:
+            logger.warning("older checkpoints are cleared away with the next one: %s", error)
+
+
+@ray.remote(concurrency_groups=CONCURRENCY)
+class CoordinatorActor(CoreActor):
+    """The coordinator in a process of its own; needs no torch."""
+
+    def seats(self) -> dict[Address, Seat]:
+        """Build the coordinator."""
+        saved = self._saved(COORDINATOR)
+        is_new_job = not (self.assignment.resume or "").startswith(f"{self.assignment.folder}/")
+        self._seat = CoordinatorSeat(
+            self.spec, self.folder, saved, self.assignment.elapsed_s, is_new_job, self.assignment.is_followed
+        )
+        self._built.set()
+        return {COORDINATOR: self._seat}
+
+    @ray.method(concurrency_group="wait")
+    def progress(self, after: int, wait_s: float) -> Progress:
+        """Return the events after number `after`, waiting for some; those up to `after` are known and forgotten."""
+        self._built.wait(30.0)
+        seat = self._seat
+        with seat.news:
+            seat.events = [event for event in seat.events if event.sequence > after]
+            seat.news.wait_for(lambda: seat.events or seat.finished, wait_s)
+            seat.news.wait_for(lambda: seat.finished, _COALESCE_S)
+            finished, events = seat.finished, list(seat.events)
+        core = seat.core
+        return Progress(
+            events,
+            finished,
+            core.view.number,
+            core.view.members,
+            core.view.number > 0 and core.membership.all_parted,
+            core.knobs,
+            core.steps_made,
+            seat.checkpoint,
+            seat.now_s,
+            seat.asked,
+        )
+
+    @ray.method(concurrency_group="control")
+    def tell(self, message: m.AnyMessage) -> None:
+        """Hand the coordinator a word from outside; raises what it answers."""
+        self._hosting().tell(COORDINATOR, message)
+
+    @ray.method(concurrency_group="control")
+    def turn(self, changes: dict[str, Any], expected_version: int | None, dry_run: bool = False, by: str = "") -> Knobs:
+        """Turn knobs at the next decision; return them as they will be, raise if they cannot be."""
+        host, board = self._hosting(), self._seat.core.board
+
+        def turned() -> Knobs:
+            if dry_run:
+                return board.preview(changes, expected_version)
+            host.say(COORDINATOR, m.Turn(changes=changes, expected_version=expected_version, by=by))
+            return board.ahead()
+
+        return host.ask(turned)
+
+    def _hosting(self) -> CoreLoop:
+        """Return the host once it runs: whoever asks right after the introduction may be a moment early."""
+        if not self._hosted.wait(HOSTED_S) or self._host is None:
+            raise NotRunning(self.assignment.job, "STARTING", "its coordinator has not begun")
+        return self._host

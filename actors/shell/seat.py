@@ -1,0 +1,48 @@
+"""What a process lends the core that sits in it: a clock, a place to keep its state, an ear for its events."""
+
+from __future__ import annotations
+
+import time
+
+from actors.storage.folder import Folder, checkpoint_name, write_part
+from actors.storage.retry import patiently
+from raysync.engine.core import Core
+from raysync.engine.effects import Effects, KeepPart
+from raysync.events import Event
+
+
+class Seat:
+    """A core and what its process lends it; roles that need more have a seat of their own."""
+
+    def __init__(self, core: Core, folder: Folder | None = None) -> None:
+        self.core, self._folder = core, folder
+
+    @property
+    def now_s(self) -> float:
+        """The time the core is told."""
+        return time.monotonic()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the core has work of its own to do now."""
+        return self.core.is_ready(self.now_s)
+
+    def work(self) -> Effects:
+        """Let the core do the next piece of it."""
+        return self.core.work(self.now_s)
+
+    def keep_part(self, part: KeepPart) -> None:
+        """Write the core's part of a checkpoint; raises `OSError` or `CheckpointError` if that cannot be."""
+        if self._folder is None:
+            return
+        folder, address = self._folder.at(checkpoint_name(part.checkpoint)), self.core.address
+        patiently(lambda: write_part(folder, address, part.state), f"writing {address}'s part of {folder.uri}")
+
+    def keep_model(self) -> None:
+        """Write the final model."""
+
+    def note(self, event: Event) -> None:
+        """Take in an event of the core's."""
+
+    def acted(self) -> None:
+        """The core has acted, and what it said has left."""

@@ -1,0 +1,117 @@
+"""The worker actor: trains, and hosts a shard where the job says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from actors.shell.core_actor import CONCURRENCY, CoreActor
+from actors.shell.seat import Seat
+from actors.shell.shard import shard_seat
+from actors.shell.stopwatch import Stopwatch
+from actors.storage.folder import Folder, checkpoint_name, write_tensors
+from actors.storage.retry import LONG_S, SHORT_S, patiently
+from raysync.address import Address, Role
+from raysync.engine.effects import Effects, KeepPart
+from raysync.errors import TaskError
+from raysync.spec import JobSpec
+
+if TYPE_CHECKING:
+    from raysync.engine.worker import Worker
+
+FINAL, MODEL = "final", "model.pt"
+
+
+class WorkerSeat(Seat):
+    """A worker core with its stopwatch and its place to save to."""
+
+    core: Worker
+
+    def __init__(
+        self, address: Address, spec: JobSpec, device: str, folder: Folder, saved: dict[str, Any] | None
+    ) -> None:
+        from raysync.engine.worker import Phase, Worker
+        from raysync.tasks.workload import Workload
+
+        self._new, self._job_folder, self._watch = Phase.NEW, folder, Stopwatch()
+        core = Worker(
+            address,
+            spec,
+            Workload(spec.task.build(), device),
+            device=device,
+            probe=self._watch,
+            measured=self._watch.measured,
+        )
+        super().__init__(core, folder)
+        if saved is not None:
+            core.load_state_dict(saved)
+        self.first_step_s: float | None = None
+        """When the first step was computed, by the wall clock."""
+
+    def work(self) -> Effects:
+        """Join, then compute and time it."""
+        if self.core.phase is self._new:
+            return self.core.work()
+        self._watch.begin()
+        effects = self.core.work()
+        self.first_step_s = self.first_step_s or time.time()
+        return effects
+
+    def keep_part(self, part: KeepPart) -> None:
+        """Write the worker's part of a checkpoint, and the model for all if it leads."""
+        super().keep_part(part)
+        if self.core.leads:
+            self._write_model(self._job_folder.at(checkpoint_name(part.checkpoint)), SHORT_S)
+
+    def keep_model(self) -> None:
+        """Write the final model."""
+        self._write_model(self._job_folder.at(FINAL), LONG_S)
+
+    def _write_model(self, folder: Folder, waits_s: Sequence[float]) -> None:
+        def write() -> None:
+            self.core.show_model(lambda model: write_tensors(folder, MODEL, model))
+
+        patiently(write, f"saving the model in {folder.uri}", waits_s)
+
+
+@ray.remote(concurrency_groups=CONCURRENCY)
+class WorkerActor(CoreActor):
+    """One worker, and the shards that live with it."""
+
+    def seats(self) -> dict[Address, Seat]:
+        """Build the worker on the device Ray gave it, with as many threads as CPUs."""
+        import torch
+
+        threads = max(1, int(self.assignment.cpus))
+        torch.set_num_threads(threads)
+        device = _device(self.spec, torch.cuda.is_available())
+        seats: dict[Address, Seat] = {}
+        for address in self.assignment.addresses:
+            saved = self._saved(address)
+            if address.role is Role.WORKER:
+                seats[address] = WorkerSeat(address, self.spec, device, self.folder, saved)
+            else:
+                seats[address] = shard_seat(address, self.spec, self.folder, saved)
+        self._facts = {"device": device, "torch_threads": threads}
+        return seats
+
+    @ray.method(concurrency_group="control")
+    def facts(self) -> dict[str, Any]:
+        """Return what really runs here."""
+        seat = self._host and self._host.seat(self.name)
+        return {**super().facts(), "first_step_s": getattr(seat, "first_step_s", None)}
+
+
+def _device(spec: JobSpec, has_cuda: bool) -> str:
+    if spec.scale.gpus_per_worker == 0:
+        return "cpu"
+    if not has_cuda:
+        raise TaskError(
+            spec.task.kind,
+            f"scale.gpus_per_worker={spec.scale.gpus_per_worker} but this node's torch finds no CUDA; install a CUDA "
+            "build of torch there, or set it to 0",
+        )
+    return "cuda"

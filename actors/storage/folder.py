@@ -1,0 +1,224 @@
+"""A job's folder, on any file system pyarrow knows: the same URIs as Ray Train's `storage_path`.
+
+    <storage_path>/<job>/job.json            what was asked for
+                         status.json         how it goes or ended, and all a new controller needs to go on
+                         events.jsonl        everything that happened, one JSON object per line
+                         tensorboard/        the metrics again
+                         logs.txt            every actor's lines, each with the actor's name
+                         checkpoint_000012/  one file per core, model.pt, and manifest.json, written last
+                         final/model.pt      the trained model's state_dict
+
+Where files cannot grow, `events/` and `logs/` hold pieces of events.jsonl and logs.txt (`actors.storage.pieces`).
+
+A checkpoint without manifest does not exist: whoever finds one may delete it. One with a manifest is never written to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyarrow import fs
+
+from raysync.address import COORDINATOR, Address
+from raysync.errors import CheckpointError, StorageError
+
+MANIFEST = "manifest.json"
+FORMAT = 2
+
+
+class Folder:
+    """Files under one place, written whole or not at all."""
+
+    def __init__(self, uri: str) -> None:
+        self.filesystem, self.path = resolve(uri)
+        self.uri = uri if "://" in uri else self.path
+        """The same place from whatever folder it is looked at."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the folder is on this machine's own file system."""
+        return isinstance(self.filesystem, fs.LocalFileSystem)
+
+    def at(self, name: str) -> Folder:
+        """Return a folder inside this one."""
+        return Folder(f"{self.uri.rstrip('/')}/{name}")
+
+    def make(self) -> None:
+        """Make the folder, or say why it cannot be."""
+        try:
+            self.filesystem.create_dir(self.path, recursive=True)
+        except (pa.ArrowException, OSError) as error:
+            raise StorageError(self.uri, _first_line(error)) from error
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Write a file; readers see the old one or the new one."""
+        with self.writing(name) as stream:
+            stream.write(data)
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[Any]:
+        """Give a stream for a file that appears, whole, when the context ends without an error."""
+        target = f"{self.path}/{name}"
+        written = f"{target}.part" if self.is_local else target  # an object store shows nothing before the end
+        try:
+            self.filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
+            with self.filesystem.open_output_stream(written) as stream:
+                yield stream
+            if written != target:
+                self.filesystem.move(written, target)
+        except (pa.ArrowException, RuntimeError) as error:
+            # torch tells in words of its own that a stream failed; what failed is told by the stream.
+            cause = error if isinstance(error, pa.ArrowException) else error.__context__
+            if not isinstance(cause, pa.ArrowException | OSError):
+                raise
+            raise StorageError(f"{self.uri}/{name}", _first_line(cause)) from error
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes."""
+        with self.filesystem.open_input_stream(f"{self.path}/{name}") as stream:
+            data: bytes = stream.read()
+        return data
+
+    def size(self, name: str) -> int | None:
+        """Return how many bytes a file has; None if there is none."""
+        info = self.filesystem.get_file_info(f"{self.path}/{name}")
+        return info.size if info.type == fs.FileType.File else None
+
+    def folders(self, prefix: str) -> list[str]:
+        """Return the names of folders that begin with `prefix`, sorted."""
+        found = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return sorted(info.base_name for info in found if info.base_name.startswith(prefix))
+
+    def delete(self, name: str) -> None:
+        """Delete a folder and all it holds, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_dir(f"{self.path}/{name}")
+
+    def delete_file(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_file(f"{self.path}/{name}")
+
+
+def resolve(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system and the path on it that a URI or a local path stands for."""
+    if "://" in uri:
+        try:
+            filesystem, path = fs.FileSystem.from_uri(uri)
+        except (pa.ArrowException, OSError) as error:
+            raise StorageError(uri, _first_line(error)) from error
+        return filesystem, path
+    return fs.LocalFileSystem(), str(Path(uri).expanduser().absolute())
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# Checkpoints
+
+
+def checkpoint_name(number: int) -> str:
+    """Return the folder of a checkpoint."""
+    return f"checkpoint_{number:06d}"
+
+
+def newest_number(job: Folder) -> int:
+    """Return the highest number of a checkpoint a job's folder has, complete or not; 0 if it has none."""
+    numbers = [name.removeprefix("checkpoint_") for name in job.folders("checkpoint_")]
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
+
+
+def part_name(address: Address) -> str:
+    """Return the file of a core's part."""
+    return "coordinator.msgpack" if address == COORDINATOR else f"{str(address).replace('/', '-')}.pt"
+
+
+def write_part(folder: Folder, address: Address, state: Any) -> None:
+    """Write a core's state: tensors and plain data."""
+    check_open(folder)
+    if address == COORDINATOR:
+        folder.write(part_name(address), msgspec.msgpack.encode(state))
+    else:
+        write_tensors(folder, part_name(address), state)
+
+
+def read_part(folder: Folder, address: Address) -> Any:
+    """Return what `write_part` was given; runs nothing that the bytes might ask for."""
+    data = folder.read(part_name(address))
+    if address == COORDINATOR:
+        return msgspec.msgpack.decode(data)
+    import torch
+
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def write_tensors(folder: Folder, name: str, state: Any) -> None:
+    """Write plain data with tensors as torch does, without a copy in memory."""
+    import torch
+
+    with folder.writing(name) as stream:
+        torch.save(state, stream)
+
+
+def check_open(folder: Folder) -> None:
+    """Raise if a checkpoint is complete: from then on it is not written to."""
+    if folder.size(MANIFEST) is not None:
+        raise CheckpointError(folder.uri, "is complete and is not written to any more")
+
+
+def seal(job: Folder, number: int, files: list[str], facts: dict[str, Any]) -> None:
+    """Make a checkpoint exist: all its files are there, so its manifest may be."""
+    folder = job.at(checkpoint_name(number))
+    check_open(folder)
+    sizes = {name: folder.size(name) for name in files}
+    missing = [name for name, size in sizes.items() if size is None]
+    if missing:
+        raise CheckpointError(
+            folder.uri,
+            f"cannot be completed, {', '.join(missing)} are missing; workers on several machines need a folder all of "
+            "them see, or a URI such as s3://...",
+        )
+    manifest = {"format": FORMAT, "number": number, **facts, "files": sizes}
+    folder.write(MANIFEST, json.dumps(manifest, indent=1).encode())
+
+
+def read_manifest(folder: Folder) -> dict[str, Any]:
+    """Return the manifest of a complete checkpoint, or say what is wrong with it."""
+    if folder.size(MANIFEST) is None:
+        complete = completed(folder)
+        hint = f"; did you mean {folder.uri.rstrip('/')}/{complete[-1]}?" if complete else ""
+        raise CheckpointError(folder.uri, f"there is no {MANIFEST}: not a checkpoint, or never completed{hint}")
+    manifest: dict[str, Any] = json.loads(folder.read(MANIFEST))
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(folder.uri, f"has format {manifest.get('format')}, this raysync reads {FORMAT}")
+    damaged = [name for name, size in manifest["files"].items() if folder.size(name) != size]
+    if damaged:
+        raise CheckpointError(folder.uri, f"{', '.join(damaged)} are not as long as the manifest says")
+    return manifest
+
+
+def completed(job: Folder) -> list[str]:
+    """Return the names of the complete checkpoints of a job, oldest first."""
+    return [name for name in job.folders("checkpoint_") if job.at(name).size(MANIFEST) is not None]
+
+
+def retain(job: Folder, keep: int) -> list[str]:
+    """Delete all but the newest `keep` checkpoints, manifest first, and what was never completed before them; return
+    what was deleted.
+    """
+    complete = completed(job)
+    kept = set(complete[-keep:])
+    newest = complete[-1] if complete else ""
+    doomed = [name for name in job.folders("checkpoint_") if name not in kept and name < newest]
+    for name in doomed:
+        job.at(name).delete_file(MANIFEST)
+        job.delete(name)
+    return doomed

@@ -1,0 +1,338 @@
+"""The coordinator core: one per job. It owns membership, knobs, checkpoints and the history; who waits for whom, and so
+when a step is decided on, is its pacing's.
+
+Workers wait for decisions, no core waits for metrics: `handle` decides, `settle` writes the books of it afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raysync.address import COORDINATOR, Address, shard
+from raysync.control.view import View
+from raysync.data import Sampler
+from raysync.engine import messages as m
+from raysync.engine.checkpoints import Checkpoints
+from raysync.engine.coordinator.books import Books
+from raysync.engine.coordinator.ending import Ending
+from raysync.engine.coordinator.knob_board import KnobBoard
+from raysync.engine.coordinator.membership import Membership
+from raysync.engine.effects import Effects, KeepPart, Send
+from raysync.engine.pacing import pacing_of
+from raysync.engine.ports import Probe, no_probe
+from raysync.errors import ProtocolError
+from raysync.knobs import Knobs
+from raysync.spec import JobSpec
+from raysync.sync.base import Choice
+
+_ADVANCE_EVERY_S = 0.2
+"""So often the time budget is looked at."""
+
+
+class Coordinator:
+    """Collects what workers saw and answers with decisions that carry a reason and the knobs' version."""
+
+    done = False
+    """A coordinator answers until it is stopped."""
+    address = COORDINATOR
+
+    def __init__(
+        self, address: Address, spec: JobSpec, *, probe: Probe = no_probe, waits_for_begin: bool = False
+    ) -> None:
+        self._probe = probe
+        self._waits_for_begin = waits_for_begin
+        """Whether it must be told to `Begin` before its first decision."""
+        self._num_first = spec.scale.workers
+        """How many workers the first view waits for."""
+        self.board = KnobBoard(spec)
+        self.membership = Membership(tuple(shard(slot) for slot in range(spec.scale.shards)))
+        self.ending = Ending()
+        self.books = Books(spec, lambda metrics: self.ending.look_at_target(metrics, self.spec.budget))
+        self.checkpoints = Checkpoints()
+        self.pacing = pacing_of(spec)(self)
+        self._counter: Sampler | None = None
+        self._resumes = False
+        """It goes on from a saved state, and has not said so yet."""
+        self._advanced_s = 0.0
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job with the knobs now in force."""
+        return self.board.spec
+
+    @property
+    def knobs(self) -> Knobs:
+        """The knobs now in force."""
+        return self.board.knobs
+
+    @property
+    def view(self) -> View:
+        """The present view."""
+        return self.membership.view
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job has ended, its model is saved, and every worker has said farewell."""
+        return self.ending.is_complete and self.membership.all_parted
+
+    @property
+    def steps_made(self) -> int:
+        """How many steps have been decided on."""
+        return self.pacing.steps_made
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no decision is made now: the job is paused, and was not stopped."""
+        return self.board.paused and self.ending.reason is None
+
+    # What the host calls
+
+    def handle(self, message: m.Message, now_s: float = 0.0) -> Effects:
+        """Take in a message and return what to say to whom."""
+        self.books.begin(now_s)
+        effects: Effects = []
+        match message:
+            case m.Join():
+                effects = self._on_join(message)
+            case m.Report():
+                effects = self._on_report(message)
+            case m.Leave():
+                self.membership.ask_out(message.sender)
+            case m.Farewell():
+                effects = self._on_farewell(message)
+            case m.ViewSeen():
+                self.membership.seen(message)
+            case m.CheckpointPart():
+                effects = self._on_checkpoint_part(message)
+                if effects:
+                    return effects  # the next decision waits until the last part is kept
+            case m.PartKept():
+                self._on_part_kept(message)
+            case m.Died():
+                effects = self._on_died(message.who)
+            case m.Begin():
+                self._on_begin(message)
+            case m.Turn():
+                self.board.turn(message.changes, message.expected_version, self.pacing.next_step, message.by)
+            case m.TakeCheckpoint():
+                self.checkpoints.due = True
+            case m.Stop():
+                self.ending.stop(message.reason)
+            case _:
+                raise ProtocolError(str(self.address), f"a coordinator does not expect {type(message).__name__}")
+        return effects + self._advance(now_s)
+
+    def retry(self, now_s: float = 0.0) -> Effects:
+        """Return again what shards and workers have not answered, and every decision that can be made now."""
+        self._resumes = False
+        return self.membership.unheard() + self.checkpoints.unanswered() + self.advance(now_s)
+
+    def advance(self, now_s: float = 0.0) -> Effects:
+        """Make every decision that can be made now."""
+        self.books.begin(now_s)
+        return self._advance(now_s)
+
+    def is_ready(self, now_s: float = 0.0) -> bool:
+        """Return whether a saved state waits to be gone on from, or the time budget to be looked at."""
+        has_limit = self.spec.budget.time_s is not None
+        return self._resumes or (has_limit and now_s - self._advanced_s > _ADVANCE_EVERY_S)
+
+    def work(self, now_s: float = 0.0) -> Effects:
+        """Go on from a saved state; watch the time budget."""
+        self._advanced_s = now_s
+        return self.retry(now_s) if self._resumes else self.advance(now_s)
+
+    def settle(self) -> Effects:
+        """Write the books, and return what has happened."""
+        return self.books.take()
+
+    def _advance(self, now_s: float) -> Effects:
+        if self._waits_for_begin:
+            return []
+        self.ending.look_at_time(now_s, self.spec.budget)
+        if self.view.number == 0:
+            self.turn_knobs(0)  # what was turned before the first step is in force from it on
+            if len(self.membership.joining) < min(self._num_first, self.spec.scale.workers):
+                self.ending.without_workers()
+                return []
+        effects = self.pacing.advance()
+        if effects:
+            self._probe("coordinator.decided")
+        return effects
+
+    # What the pacing asks for
+
+    def is_last(self, step: int) -> bool:
+        """Return whether the job ends with a step."""
+        return step >= self.spec.budget.steps - 1 or self.ending.reason is not None
+
+    def steps_per_lap(self, num_workers: int) -> int:
+        """Return in how many steps so many workers read the data once."""
+        return self._sampler().steps_per_lap(num_workers)
+
+    def turn_knobs(self, step: int) -> Effects:
+        """Put what was turned in force from a step on: a new view, so that all hear of it."""
+        turned = self.board.apply()
+        for change in turned:
+            self.books.turned(step, change)
+            self.pacing.knobs_turned(frozenset(change.after))
+        if not turned or self.view.number == 0:
+            return []
+        self.membership.retune(self.knobs)
+        return self.membership.news()
+
+    def change_view(
+        self,
+        start_step: int,
+        *,
+        admitted: tuple[Address, ...] = (),
+        leaving: tuple[Address, ...] = (),
+        gone: tuple[Address, ...] = (),
+    ) -> Effects:
+        """Number a new view, tell every member, and welcome the newcomers."""
+        self.books.settle()
+        old = self.view
+        cursor = self._sampler().advance(old.cursor, len(old.members), max(0, start_step - old.start_step))
+        self.membership.change(start_step, cursor, self.pacing.next_round, self.knobs, admitted, leaving, gone)
+        self.checkpoints.abandon()
+        for worker in (*leaving, *gone):
+            self.pacing.remove(worker)
+        for worker in leaving:
+            self.books.metrics.left(worker)
+        for worker in admitted:
+            self._admit(worker, start_step)
+        self.books.viewed(start_step, self.view, admitted, leaving, gone)
+        self.pacing.view_changed()
+        return self.membership.news()
+
+    def begin_checkpoint(self) -> Effects:
+        """Ask every core for its part, once leavers have handed over what they have not sent."""
+        if self.membership.leavers_left:
+            return []
+        return self.checkpoints.begin((*self.view.members, *self.view.servers))
+
+    def record(self, decision: m.Decision, choice: Choice) -> None:
+        """Have a decision written down; a checkpoint may be due after it."""
+        self.books.decided(decision, choice)
+        every = self.spec.checkpoint.every_rounds
+        if every is not None and choice.sync and (decision.round + 1) % every == 0 and not self.ending.is_decided:
+            self.checkpoints.due = True
+
+    # Members
+
+    def _on_report(self, report: m.Report) -> Effects:
+        if report.sender not in self.view.here:
+            return [Send(report.sender, m.NewView(view=self.view))]
+        if report.wants_out:
+            self.membership.ask_out(report.sender)
+        news: Effects = [Send(report.sender, m.NewView(view=self.view))] if report.view != self.view.number else []
+        return news + self.pacing.on_report(report)
+
+    def _on_begin(self, begin: m.Begin) -> None:
+        self._waits_for_begin = False
+        self._num_first = begin.workers or self._num_first
+        has_begun = self.view.number > 0
+        why = "turned after the checkpoint it went on from" if has_begun else "turned before the first step"
+        self.board.adopt(begin.knobs, self.steps_made, why)
+
+    def _on_join(self, join: m.Join) -> Effects:
+        effects = self.membership.ask_in(join)
+        if self.ending.is_decided and join.sender in self.membership.joining:
+            return self.change_view(self.view.start_step, admitted=(join.sender,))
+        return effects
+
+    def _on_died(self, worker: Address) -> Effects:
+        if not self.membership.declare_dead(worker):
+            return []
+        self.books.metrics.died(worker)
+        start_step = max(self.pacing.step_after_a_death, self.view.start_step)
+        effects = self.change_view(start_step, gone=(worker,))
+        leader = self.view.members[:1]
+        if (
+            self.ending.is_decided
+            and leader
+            and not self.ending.model_is_safe
+            and self.membership.has_parted(leader[0])
+        ):
+            effects.append(Send(leader[0], m.SaveModel()))
+        return effects
+
+    def _on_farewell(self, farewell: m.Farewell) -> Effects:
+        """Let a worker go; those who have seen the last round only once the final model is saved: if the one who was
+        to do it dies, another still can.
+        """
+        is_first, has_just_saved = self.membership.part(farewell.sender), self.ending.farewell(farewell)
+        if farewell.metrics and (is_first or has_just_saved):
+            self.books.parted(self.steps_made, farewell)
+        if farewell.finished and not self.ending.model_is_safe:
+            is_next = self.view.members[:1] in ((), (farewell.sender,))
+            return [Send(farewell.sender, m.SaveModel())] if is_next else []
+        free = {farewell.sender} | ({*self.membership.parted} if has_just_saved else set())
+        return [Send(worker, m.Goodbye()) for worker in sorted(free)]
+
+    def _admit(self, worker: Address, start_step: int) -> None:
+        self.books.metrics.came_back(worker)
+        entry = self.pacing.admit(worker, start_step)
+        welcome = m.Welcome(
+            view=self.view,
+            knobs=self.knobs,
+            step=entry.step,
+            round=entry.round,
+            participants=entry.participants,
+            finished=self.ending.is_decided,
+        )
+        self.membership.welcome(worker, welcome)
+
+    def _sampler(self) -> Sampler:
+        """Knows how the data is dealt out; needs no labels to count steps."""
+        if self._counter is None or self._counter.num_samples != self.membership.num_samples:
+            data = self.spec.data.model_copy(update={"label_skew": None})
+            self._counter = Sampler(data, self.membership.num_samples, self.spec.seed)
+        return self._counter
+
+    # Checkpoints
+
+    def _on_checkpoint_part(self, part: m.CheckpointPart) -> Effects:
+        """Complete a checkpoint with its last part; one that cannot be written is an event, and the next is tried."""
+        if part.problem is not None:
+            if self.checkpoints.gave_up(part):
+                self._checkpoint_failed(part.checkpoint, part.sender, part.problem)
+            return []
+        if not self.checkpoints.arrived(part):
+            return []
+        state = self.state_dict()
+        state["books"] = self.books.going_on(self.steps_made, part.checkpoint, self.last_round)
+        state["membership"]["joining"] = {}  # who is only on the way in is not part of the checkpoint
+        state["ending"] = Ending().state_dict()  # nor the wish to end: who goes on, goes on
+        return [KeepPart(part.checkpoint, state)]
+
+    def _on_part_kept(self, outcome: m.PartKept) -> None:
+        if outcome.problem is not None:
+            self._checkpoint_failed(outcome.checkpoint, COORDINATOR, outcome.problem)
+        else:
+            self.books.checkpointed(self.steps_made, outcome.checkpoint, self.last_round)
+
+    def _checkpoint_failed(self, checkpoint: int, who: Address, why: str) -> None:
+        self.books.checkpoint_failed(self.steps_made, checkpoint, self.last_round, who, why)
+
+    @property
+    def last_round(self) -> int:
+        """The last synchronisation decided on; -1 where there are no rounds."""
+        return self.pacing.next_round - 1
+
+    # State
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything the coordinator knows, as plain data."""
+        self.books.settle()
+        return {name: part.state_dict() for name, part in self._parts().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state; the next `work` or `retry` says so."""
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        self._resumes = True
+
+    def _parts(self) -> dict[str, Any]:
+        names = ("board", "membership", "pacing", "checkpoints", "ending", "books")
+        return {name: getattr(self, name) for name in names}

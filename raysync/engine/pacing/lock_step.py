@@ -1,0 +1,197 @@
+"""`lock_step`: one decision about a step for all workers, made once all of them have reported what it rests on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from raysync.address import Address
+from raysync.engine import messages as m
+from raysync.engine.effects import Effects, Send
+from raysync.engine.exchange import exchange_of
+from raysync.engine.pacing.base import Desk, Entry, Pacing
+from raysync.engine.plain import Fields, dump, load
+from raysync.sync.base import Choice, StepContext
+
+_REMEMBERED_STEPS = 4
+
+
+class LockStep(Pacing):
+    """All workers make step s before any makes step s + 1; where decisions run ahead, s + 2."""
+
+    _FIELDS: ClassVar[Fields] = {
+        "round": int,
+        "_next_step": int,
+        "_metered_step": int,
+        "_round_participants": tuple[Address, ...] | None,
+        "_reports": dict[int, dict[Address, m.Report]],
+        "_decisions": dict[int, m.Decision],
+        "_memory": dict[str, float],
+    }
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self.round = -1
+        """The last synchronisation decided on."""
+        self._next_step = 0
+        self._metered_step = -1
+        self._round_participants: tuple[Address, ...] | None = None
+        self._reports: dict[int, dict[Address, m.Report]] = {}
+        self._absent: dict[int, set[Address]] = {}
+        """Whose report of a step is missing, where that has been worked out since the view changed."""
+        self._decisions: dict[int, m.Decision] = {}
+        """Recent ones by step."""
+        self._memory: dict[str, float] = {}
+        """What the strategy asked to remember."""
+
+    @property
+    def steps_made(self) -> int:
+        return self._next_step
+
+    @property
+    def next_step(self) -> int:
+        return self._next_step
+
+    @property
+    def step_after_a_death(self) -> int:
+        return self._next_step + 1
+
+    @property
+    def next_round(self) -> int:
+        return self.round + 1
+
+    def advance(self) -> Effects:
+        desk = self._desk
+        effects: Effects = []
+        while not desk.ending.is_decided:
+            if effects or desk.spec.budget.target is not None:
+                desk.books.settle()  # what comes next depends on it
+            if not desk.view.members:
+                if not desk.membership.joining:
+                    desk.ending.without_workers()
+                    break
+                effects += desk.change_view(self._next_step, admitted=tuple(sorted(desk.membership.joining)))
+            needed = self._next_step - (1 if desk.spec.strategy.needs.decides_ahead else 0)
+            if not self._all_reported(needed):
+                break
+            if desk.checkpoints.due:
+                effects += desk.begin_checkpoint() if self._all_reported(self._next_step) else []
+                break
+            if desk.is_held:
+                break
+            if desk.board.has_waiting and not self._all_reported(self._next_step):
+                break  # a round may still be open, and has one setting of the knobs on all shards
+            effects += self._decide(self._next_step, needed)
+        return effects
+
+    def admit(self, worker: Address, start_step: int) -> Entry:
+        return Entry(start_step, self.round, self._round_participants)
+
+    def view_changed(self) -> None:
+        self._absent.clear()
+        self._meter_complete()
+
+    def knobs_turned(self, names: frozenset[str]) -> None:
+        if "delta" in names:
+            self._memory = {}
+
+    def _all_reported(self, step: int) -> bool:
+        if step < 0:
+            return True
+        if step not in self._absent:
+            self._absent[step] = {*self._desk.membership.active(step)} - self._reports.get(step, {}).keys()
+        return not self._absent[step]
+
+    def _is_fresh(self, report: m.Report) -> bool:
+        is_known = report.sender in self._reports.get(report.step, {})
+        return report.step >= self._next_step - 1 and not is_known
+
+    def _take(self, report: m.Report) -> None:
+        self._reports.setdefault(report.step, {})[report.sender] = report
+        if report.step in self._absent:
+            self._absent[report.step].discard(report.sender)
+        self._meter_complete()
+
+    def _decision_about(self, report: m.Report) -> m.Decision | None:
+        return self._decisions.get(report.step)
+
+    def _meter_complete(self) -> None:
+        """Turn every step that all have reported into metrics, once, in order."""
+        for step in sorted(step for step in self._reports if step > self._metered_step):
+            if not self._all_reported(step):
+                break
+            self._metered_step = step
+            self._desk.books.meter(step, self._reports[step])
+
+    def _decide(self, step: int, seen_step: int) -> Effects:
+        desk = self._desk
+        effects = desk.turn_knobs(step)
+        active = desk.membership.active(step)
+        admitted = tuple(sorted(desk.membership.joining))
+        leaving = tuple(worker for worker in desk.membership.wants_out if worker in active)
+        choice = self._choose(step, seen_step, active)
+        forced = self._forced(step, admitted, leaving)
+        if forced is not None:
+            choice = replace(choice, sync=True, reason=forced, participants=None)
+        self._memory = dict(choice.memory)
+        if choice.sync:
+            self.round, self._round_participants = self.round + 1, choice.participants
+        self._next_step, desk.ending.is_decided = step + 1, desk.is_last(step)
+        if admitted or leaving:
+            effects += desk.change_view(step + 1, admitted=admitted, leaving=leaving)
+        exchange = exchange_of(desk.spec)
+        decision = m.Decision(
+            view=desk.view.number,
+            step=step,
+            sync=choice.sync,
+            reason=choice.reason,
+            knobs=desk.board.knobs,
+            round=self.round,
+            participants=self._round_participants if choice.sync else None,
+            num_participants=len(choice.participants or active) if choice.sync else 0,
+            payload_kind=exchange.payload if forced is None else exchange.forced_payload,
+            leavers=leaving,
+            final=desk.ending.is_decided,
+        )
+        self._remember(decision)
+        desk.record(decision, choice)
+        return [*effects, *(Send(worker, decision) for worker in active)]
+
+    def _choose(self, step: int, seen_step: int, active: tuple[Address, ...]) -> Choice:
+        desk, reports = self._desk, self._reports.get(seen_step, {})
+        context = StepContext(
+            step=step,
+            last_sync_step=desk.books.metrics.last_sync_step,
+            members=active,
+            values=tuple(reports[worker].values for worker in active if worker in reports),
+            total_steps=desk.spec.budget.steps,
+            steps_per_lap=desk.steps_per_lap(len(active)),
+            lr_at=desk.spec.lr_at,
+            seed=desk.spec.seed,
+            memory=self._memory,
+        )
+        return desk.spec.strategy.decide(context)
+
+    def _forced(self, step: int, admitted: tuple[Address, ...], leaving: tuple[Address, ...]) -> str | None:
+        """Return why this step must synchronise whatever the strategy says, if it must."""
+        if self._desk.is_last(step):
+            return self._desk.ending.reason or "the last step: every worker contributes to the final model"
+        if admitted:
+            return f"{admitted[0].spoken} joins and needs the current model"
+        if leaving:
+            return f"{leaving[0].spoken} leaves and hands its work over"
+        return None
+
+    def _remember(self, decision: m.Decision) -> None:
+        self._decisions[decision.step] = decision
+        oldest = decision.step - _REMEMBERED_STEPS
+        self._reports = {step: reports for step, reports in self._reports.items() if step >= oldest}
+        self._decisions = {step: decision for step, decision in self._decisions.items() if step >= oldest}
+        self._absent = {step: absent for step, absent in self._absent.items() if step >= oldest}
+
+    def state_dict(self) -> dict[str, Any]:
+        return dump(self, self._FIELDS)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load(self, self._FIELDS, state)
+        self._absent.clear()

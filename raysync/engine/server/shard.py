@@ -1,0 +1,152 @@
+"""The shard core: owns blocks, and lets each one's ledger say what becomes of pushes; answers whoever asks late.
+
+What a shard has said, it still knows after a restart: that is the host's promise (`raysync.engine.core`). A push that
+was lost with the process was never acknowledged, and its worker sends it again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from raysync.address import COORDINATOR, Address
+from raysync.blocks import Content
+from raysync.control.view import NO_VIEW, View
+from raysync.engine import messages as m
+from raysync.engine.checkpoints import Contribution
+from raysync.engine.effects import Effects, Send
+from raysync.engine.pacing import pacing_of
+from raysync.engine.ports import Probe, no_probe
+from raysync.engine.server.arrival_ledger import ArrivalLedger
+from raysync.engine.server.block import ServerBlock, load_block, make_block
+from raysync.engine.server.ledger import Ledger
+from raysync.engine.server.round_ledger import RoundLedger
+from raysync.errors import ProtocolError
+from raysync.knobs import apply_knobs
+from raysync.spec import JobSpec
+
+_MAX_PARKED = 10_000
+
+
+class Shard:
+    """One shard of the parameter server."""
+
+    done = False
+    """A shard only answers, until it is stopped."""
+
+    def __init__(self, address: Address, spec: JobSpec, *, probe: Probe = no_probe) -> None:
+        self.address, self._submitted, self._spec, self._probe = address, spec, spec, probe
+        self._contribution = Contribution(address)
+        self.view = NO_VIEW
+        self.blocks: dict[int, ServerBlock] = {}
+        self.ledgers: dict[int, Ledger] = {}
+        self._parked: list[m.FromWorker] = []
+
+    def handle(self, message: m.Message, now_s: float = 0.0) -> Effects:
+        """Take in a message and return what to say to it."""
+        match message:
+            case m.NewView():
+                return self._on_view(message.view)
+            case m.CheckpointRequest():
+                return self._contribution.asked(message.checkpoint, self.state_dict)
+            case m.PartKept():
+                return self._contribution.kept(message)
+            case m.Fetch() | m.Init() | m.Push() | m.HasPush() | m.Pull() | m.Handover():
+                return self._from_worker(message)
+        raise ProtocolError(str(self.address), f"a shard does not expect {type(message).__name__}")
+
+    def retry(self, now_s: float = 0.0) -> Effects:
+        """Return nothing: shards only answer."""
+        return []
+
+    def is_ready(self, now_s: float = 0.0) -> bool:
+        """Return False: shards only answer."""
+        return False
+
+    def work(self, now_s: float = 0.0) -> Effects:
+        """Return nothing: shards only answer."""
+        return []
+
+    def settle(self) -> Effects:
+        """Return nothing: shards leave nothing for later."""
+        return []
+
+    def _on_view(self, view: View) -> Effects:
+        effects: Effects = [Send(COORDINATOR, m.ViewSeen(sender=self.address, number=view.number))]
+        if view.number <= self.view.number:
+            return effects
+        if view.knobs.version != self.view.knobs.version:
+            self._retune(view)
+        self.view = view
+        for index, ledger in self.ledgers.items():
+            block = self.blocks.get(index)
+            if block is not None:
+                block.keep_only(view.everyone)
+            effects += ledger.on_view(block, view)
+        parked, self._parked = self._parked, []
+        for message in parked:
+            effects += self._from_worker(message)
+        return effects
+
+    def _retune(self, view: View) -> None:
+        self._spec = apply_knobs(self._submitted, view.knobs)
+        for block in self.blocks.values():
+            block.retune(self._spec)
+
+    def _from_worker(self, message: m.FromWorker) -> Effects:
+        if message.view > self.view.number:
+            if len(self._parked) < _MAX_PARKED:
+                self._parked.append(message)
+            return []
+        if message.view < self.view.number or message.sender not in self.view.here:
+            return [Send(message.sender, m.NewView(view=self.view))]
+        ledger = self.ledgers.get(message.block)
+        if ledger is None:
+            ledger = self._new_ledger(message.block)
+        if isinstance(message, m.Init):
+            return self._on_init(message, ledger)
+        block = self.blocks.get(message.block)
+        if isinstance(message, m.Fetch):
+            return ledger.on_fetch(message, block, self.view)
+        if block is None:
+            raise ProtocolError(str(self.address), f"{message.sender.spoken} speaks of a block without values")
+        match message:
+            case m.Push():
+                return ledger.on_push(message, block, self.view)
+            case m.HasPush():
+                return ledger.on_question(message, block, self.view)
+            case m.Pull():
+                return ledger.on_pull(message, block, self.view)
+            case m.Handover():
+                return ledger.on_handover(message, block)
+
+    def _new_ledger(self, index: int) -> Ledger:
+        kind: type[Ledger] = ArrivalLedger if pacing_of(self._spec).applies_on_arrival else RoundLedger
+        ledger = self.ledgers[index] = kind(index, self.address, self._probe)
+        return ledger
+
+    def _on_init(self, message: m.Init, ledger: Ledger) -> Effects:
+        if message.block not in self.blocks:
+            content = Content(message.content)
+            self.blocks[message.block] = make_block(self._spec, message.block, content, message.payload)
+        return ledger.answer_fetches(self.blocks[message.block], self.view)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything this shard has said or promised; pushes of an open round are not promises."""
+        return {
+            "answer": msgspec.to_builtins(self._contribution.answer),
+            "view": msgspec.to_builtins(self.view),
+            "blocks": {index: block.state_dict() for index, block in self.blocks.items()},
+            "ledgers": {index: ledger.state_dict() for index, ledger in self.ledgers.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self._contribution.answer = msgspec.convert(state.get("answer"), m.CheckpointPart | None, strict=False)
+        self.view = msgspec.convert(state["view"], View, strict=False)
+        self._spec = apply_knobs(self._submitted, self.view.knobs) if self.view.number > 0 else self._submitted
+        self.blocks = {index: load_block(self._spec, index, block) for index, block in state["blocks"].items()}
+        self.ledgers = {}
+        for index, saved in state["ledgers"].items():
+            self._new_ledger(index).load_state_dict(saved)

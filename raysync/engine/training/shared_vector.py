@@ -1,0 +1,132 @@
+"""A worker's side of the shared vector: what was last visible, block by block, and what it has not yet sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from raysync.blocks import Block, Content, assign, cut
+from raysync.compress import Compressor, Identity, verbatim
+from raysync.compress.feedback import Feedback
+from raysync.compress.registry import decode, decode_add
+from raysync.engine import messages as m
+from raysync.engine.exchange import exchange_of
+from raysync.engine.training.replica import Replica
+from raysync.errors import PayloadError
+from raysync.spec import JobSpec
+from raysync.sync.base import PayloadKind
+
+
+class SharedVector:
+    """Blocks of one replica, the visible copy, and the residuals."""
+
+    def __init__(self, spec: JobSpec, replica: Replica) -> None:
+        self._replica = replica
+        self.blocks: tuple[Block, ...] = cut(replica.regions, spec.scale.block_bytes)
+        self.owners = assign(self.blocks, spec.scale.shards)
+        self.num_elements = sum(block.size for block in self.blocks)
+        self.feedback = Feedback(spec.compression.error_feedback)
+        self.rounds = [-1] * len(self.blocks)
+        """The last round each block has seen."""
+        # Without local steps the visible parameters are the ones trained; otherwise a copy remembers them.
+        self._trains_visible = exchange_of(spec).server_steps
+        self.visible = replica.flat if self._trains_visible else replica.flat.clone()
+        self.visible_extras = replica.extras()
+
+    def seen(self, block: Block) -> Tensor:
+        """Return the visible values of a block, as a view."""
+        if block.content is Content.PARAMETER:
+            return self.visible[block.start : block.stop]
+        return self.visible_extras[block.start - len(self.visible) : block.stop - len(self.visible)]
+
+    def payload(self, block: Block, round: int, kind: PayloadKind, codec: Compressor, seed: int) -> bytes:
+        """Return the encoded contribution to a block of parameters: gradient, or displacement from the visible values,
+        plus the residual. Buffers and moments are sent as they are.
+        """
+        if block.content is not Content.PARAMETER:
+            return verbatim.encode(self._own_extras(block))
+        if self.feedback.is_pending((block.index, kind), round):
+            update = self.seen(block)
+        elif kind == "gradient":
+            update = self._replica.grad[block.start : block.stop]
+        else:
+            update = self._replica.flat[block.start : block.stop] - self.seen(block)
+        try:
+            return self.feedback.squeeze((block.index, kind), round, update, codec, seed)
+        except PayloadError as error:
+            where = f"block {block.index} ({self._replica.describe(block)})"
+            raise PayloadError(f"{where}: {error.problem}") from None
+
+    def initial(self, block: Block) -> bytes:
+        """Return this replica's own values of a block, exactly."""
+        if block.content is not Content.PARAMETER:
+            return verbatim.encode(self._own_extras(block))
+        try:
+            return Identity().encode(self._replica.flat[block.start : block.stop], 0)
+        except PayloadError:
+            raise PayloadError(f"{self._replica.describe(block)}: model() gives it a NaN or an infinity") from None
+
+    def residual_payloads(self, block: int) -> dict[PayloadKind, bytes]:
+        """Return what was never sent of a block, exactly."""
+        kinds: tuple[PayloadKind, ...] = ("gradient", "displacement")
+        rests = {kind: self.feedback.residual((block, kind)) for kind in kinds}
+        return {kind: Identity().encode(rest, 0) for kind, rest in rests.items() if rest is not None}
+
+    def apply(self, update: m.Update, contributed: PayloadKind) -> None:
+        """Take in the result of a round, and commit the residual of the push it acknowledges."""
+        block = self.blocks[update.block]
+        if block.content is not Content.PARAMETER:
+            self.seen(block).copy_(verbatim.decode(update.payload, block.size))
+        elif update.payload_kind == "gradient":
+            self._replica.grad[block.start : block.stop] = decode(update.payload, block.size)
+        else:
+            decode_add(update.payload, self.seen(block))
+        self.feedback.commit((block.index, contributed), update.round)
+        self.rounds[block.index] = update.round
+
+    def load(self, state: m.State) -> None:
+        """Replace the visible values of a block, and settle what was still on its way to it."""
+        block = self.blocks[state.block]
+        self.overwrite(state.block, state.payload)
+        self.rounds[block.index] = state.round
+        for key, round in self.feedback.pending().items():
+            if key[0] == block.index and round <= state.applied_round:
+                self.feedback.commit(key, round)
+            elif key[0] == block.index:
+                self.feedback.recall(key, self.seen(block))
+
+    def overwrite(self, index: int, payload: bytes) -> None:
+        """Replace the visible values of a block."""
+        block = self.blocks[index]
+        read = decode if block.content is Content.PARAMETER else verbatim.decode
+        self.seen(block).copy_(read(payload, block.size))
+
+    def adopt(self) -> None:
+        """Make the visible values the local ones."""
+        if not self._trains_visible:
+            self._replica.flat.copy_(self.visible)
+        self.adopt_extras()
+
+    def adopt_extras(self) -> None:
+        """Make the visible buffers and moments the local ones."""
+        self._replica.load_extras(self.visible_extras)
+
+    def _own_extras(self, block: Block) -> Tensor:
+        return self._replica.read_extras(block.start - len(self.visible), block.stop - len(self.visible))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return visible values, rounds and residuals."""
+        return {
+            "visible": self.visible.clone(),
+            "visible_extras": self.visible_extras.clone(),
+            "rounds": list(self.rounds),
+            "feedback": self.feedback.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.visible.copy_(state["visible"])
+        self.visible_extras.copy_(state["visible_extras"])
+        self.rounds = list(state["rounds"])
+        self.feedback.load_state_dict(state["feedback"])

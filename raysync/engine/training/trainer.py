@@ -1,0 +1,118 @@
+"""Training a step: the worker's next batch, its loss and gradient, and what the strategy's signal makes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from raysync.address import Address
+from raysync.control.view import View
+from raysync.data import Sampler
+from raysync.engine.exchange import exchange_of
+from raysync.engine.ports import Probe
+from raysync.engine.seeds import derive
+from raysync.engine.training.norms import dot, norm, squared_norm
+from raysync.engine.training.replica import Replica
+from raysync.engine.training.shared_vector import SharedVector
+from raysync.errors import Diverged
+from raysync.spec import JobSpec
+from raysync.sync.signal import Meter, StepStats
+from raysync.tasks.workload import Workload
+
+T = TypeVar("T")
+
+
+class Computed(NamedTuple):
+    """What a step came to."""
+
+    loss: float | None
+    samples: int
+    values: tuple[float, ...]
+    """What the strategy's meter reports."""
+
+
+class Trainer:
+    """Computes steps of one worker; a strategy that listens to a signal has its meter here."""
+
+    def __init__(
+        self, address: Address, spec: JobSpec, workload: Workload, replica: Replica, shared: SharedVector, probe: Probe
+    ) -> None:
+        self._address, self._seed, self._exchange = address, spec.seed, exchange_of(spec)
+        self._replica, self._shared, self._probe = replica, shared, probe
+        labels = workload.labels() if spec.data.label_skew else None
+        self._sampler = Sampler(spec.data, workload.num_samples, spec.seed, labels)
+        self._signal = spec.strategy.needs.signal
+        self._meter = self._signal.meter() if self._signal else Meter()
+        self._direction: Tensor | None = None
+        """Of the last synchronisation; random before the first."""
+        self._last_visible: Tensor | None = None
+
+    def compute(self, view: View, step: int, lr: float, num_workers: int) -> Computed:
+        """Compute one step on this worker's batch of a view's data."""
+        indices = self._sampler.batch(view, self._address, step)
+        loss = self._replica.compute(indices, derive(self._seed, "step", self._address.index, step))
+        grad_sq = self._replica.grad_sq()
+        self._check_finite(step, loss, grad_sq)
+        self._probe("worker.computed")
+        needs_norms = self._signal is not None and self._signal.needs_tensor_norms
+        norms = self._replica.tensor_norms() if needs_norms else 0.0
+        self._exchange.computed(self._replica, lr)
+        values = self._meter.observe(self._with_drift(grad_sq, norms), num_workers)
+        return Computed(loss, len(indices), values)
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the evaluation metrics of the model all workers see (of this replica, where they share only
+        gradients).
+        """
+        return self._replica.evaluate(self._exchange.shown(self._replica, self._shared), self._shared.visible_extras)
+
+    def show_model(self, look: Callable[[dict[str, Any]], T]) -> T:
+        """Let `look` see the state_dict of the model that `evaluate` judges, and return what it returns."""
+        shown = self._exchange.shown(self._replica, self._shared)
+        return self._replica.show_model(shown, self._shared.visible_extras, look)
+
+    def round_begins(self) -> None:
+        """A synchronisation is about to change what all workers see."""
+        if self._signal is not None and self._signal.needs_drift:
+            self._last_visible = self._shared.visible.clone()
+
+    def round_ends(self) -> None:
+        """It has; remember where it went."""
+        if self._last_visible is not None:
+            moved = self._shared.visible - self._last_visible
+            length = norm(moved)
+            self._direction = moved / length if length > 0 else self._direction
+            self._last_visible = None
+
+    def _check_finite(self, step: int, loss: float | None, grad_sq: float) -> None:
+        """Raise where training has left the finite numbers: at the step it happens, not when it is sent."""
+        worker = self._address.index
+        if loss is not None and not math.isfinite(loss):
+            raise Diverged(worker, step, f"the loss is {'NaN' if math.isnan(loss) else 'infinite'}")
+        if not math.isfinite(grad_sq) and (name := self._replica.non_finite_gradient()) is not None:
+            told = "" if loss is None else f" though the loss is {loss:.4g}"
+            raise Diverged(worker, step, f"the gradient of {name} holds a NaN or an infinity{told}")
+
+    def _with_drift(self, grad_sq: float, tensor_norms: float) -> StepStats:
+        if self._signal is None or not self._signal.needs_drift:
+            return StepStats(grad_sq, tensor_norms)
+        drift = self._replica.flat - self._shared.visible
+        if self._direction is None:
+            generator = torch.Generator().manual_seed(derive(self._seed, "direction"))
+            noise = torch.randn(len(drift), generator=generator)
+            self._direction = noise / norm(noise)
+        return StepStats(grad_sq, tensor_norms, squared_norm(drift), dot(drift, self._direction))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the meter's state and the last direction."""
+        direction = None if self._direction is None else self._direction.clone()
+        return {"meter": self._meter.state_dict(), "direction": direction}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self._meter.load_state_dict(state["meter"])
+        self._direction = state["direction"]

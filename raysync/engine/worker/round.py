@@ -1,0 +1,133 @@
+"""One worker's part in a round: the decision that called for it, what the worker owes the shards, what it waits
+for from them, and the bytes of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from raysync.address import Address
+from raysync.engine import messages as m
+from raysync.engine.effects import Effects
+from raysync.engine.exchange import exchange_of
+from raysync.engine.pacing import pacing_of
+from raysync.engine.training.shared_vector import SharedVector
+from raysync.engine.worker.courier import Courier
+from raysync.spec import JobSpec
+from raysync.sync.base import PayloadKind
+
+
+class Owed(NamedTuple):
+    """A round to which a worker owes its pushes."""
+
+    round: int
+    participants: tuple[Address, ...] | None
+    kind: PayloadKind
+
+
+class WorkerRound:
+    """The blocks a worker waits for, and the updates that came before it did."""
+
+    def __init__(self, address: Address, spec: JobSpec, shared: SharedVector) -> None:
+        self._address, self._shared = address, shared
+        self._payload = exchange_of(spec).payload
+        self.pushes_first = pacing_of(spec).applies_on_arrival
+        """Whether the worker pushes before it reports, since pushes are applied on arrival."""
+        self.waiting: set[int] = set()
+        self.decision: m.Decision | None = None
+        """The one being carried out."""
+        self._decisions: dict[int, m.Decision] = {}
+        """Those about steps still to come."""
+        self._early: dict[tuple[int, int], m.Update] = {}
+        self.samples = 0
+        """Read since the last synchronisation: the worker's weight in the next."""
+        self.bytes_up = self.bytes_down = 0
+        self.dense_bytes = 0
+        """What the same updates would have weighed uncompressed."""
+
+    # Decisions
+
+    def decided(self, decision: m.Decision, step: int) -> None:
+        """Take note of a decision, unless it is about a step that is over."""
+        if decision.step >= step:
+            self._decisions[decision.step] = decision
+
+    def take_decision(self, step: int) -> m.Decision | None:
+        """Return the decision about a step, if it has come, and carry it out from now on."""
+        decision = self._decisions.get(step)
+        if decision is not None:
+            self.decision = decision
+            self._decisions = {later: other for later, other in self._decisions.items() if later > step}
+        return decision
+
+    def forget(self) -> None:
+        """Begin anew: no decision from before counts."""
+        self._decisions, self.decision = {}, None
+
+    # What the worker owes
+
+    def owed(self, step: int, is_acking: bool) -> Owed | None:
+        """Return what the worker owes pushes to: its step, while it waits for acknowledgements, or the round decided
+        on; None where it owes nothing.
+        """
+        if is_acking:
+            return Owed(step, None, self._payload)
+        decision = self.decision
+        if decision is None or self.pushes_first:
+            return None
+        owes = decision.participants is None or self._address in decision.participants
+        return Owed(decision.round, decision.participants, decision.payload_kind) if owes else None
+
+    def push(self, courier: Courier, owed: Owed | None, blocks: Iterable[int], lr: float) -> Effects:
+        """Return the pushes of these blocks that are owed, and count their bytes."""
+        if owed is None:
+            return []
+        blocks = list(blocks)
+        sends = courier.pushes(blocks, *owed, float(self.samples), lr)
+        self.bytes_up += sum(send.message.payload_bytes for send in sends)
+        self.dense_bytes += sum(4 * self._shared.blocks[block].size for block in blocks)
+        return [*sends]
+
+    # What it waits for
+
+    def set_aside(self, update: m.Update) -> None:
+        """Keep an update of a round whose decision has not come yet."""
+        self._early[update.round, update.block] = update
+
+    def early(self, round: int) -> list[m.Update]:
+        """Return what came early of a round, in order of blocks."""
+        return [self._early.pop(key) for key in sorted(key for key in self._early if key[0] == round)]
+
+    def take(self, update: m.Update, decision: m.Decision) -> bool:
+        """Apply an update of the round decided on; return whether it was waited for."""
+        if update.round != decision.round or update.block not in self.waiting:
+            return False
+        if update.round > self._shared.rounds[update.block]:
+            self._shared.apply(update, decision.payload_kind)
+            self.bytes_down += update.payload_bytes
+            self.dense_bytes += 4 * self._shared.blocks[update.block].size
+        return True
+
+    def over(self, round: int) -> None:
+        """A round is over: forget what else came of it, and count samples anew."""
+        self._early = {key: update for key, update in self._early.items() if key[0] > round}
+        self.samples = 0
+
+    def metrics(self) -> dict[str, float]:
+        """Return what has been sent so far, and what is still to be."""
+        return {
+            "comm/bytes_up": float(self.bytes_up),
+            "comm/bytes_down": float(self.bytes_down),
+            "comm/dense_bytes": float(self.dense_bytes),
+            "feedback/residual_norm": self._shared.feedback.norm(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is counted: between two rounds nothing else is left."""
+        return {"samples": self.samples, "bytes": [self.bytes_up, self.bytes_down, self.dense_bytes]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.samples = state["samples"]
+        self.bytes_up, self.bytes_down, self.dense_bytes = state["bytes"]

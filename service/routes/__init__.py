@@ -1,1 +1,0 @@
-"""One resource per file."""

@@ -1,0 +1,118 @@
+"""How reports become a step's metrics: as the registry says, whatever a report lacks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from raysync.address import Address, worker
+from raysync.engine import messages as m
+from raysync.engine.coordinator.step_metrics import StepMetrics
+from raysync.metrics import METRICS, Combine, Metric
+from raysync.spec import parse_spec
+from raysync.sync.base import Choice
+
+FULL = {
+    "train/loss": 2.0,
+    "train/samples": 8.0,
+    "comm/bytes_up": 100.0,
+    "comm/bytes_down": 50.0,
+    "comm/dense_bytes": 600.0,
+    "feedback/residual_norm": 3.0,
+    "time/compute_s": 0.5,
+    "eval/loss": 0.25,
+}
+OTHER = {**FULL, "train/loss": 5.0, "train/samples": 24.0, "feedback/residual_norm": 4.0, "time/compute_s": 0.1}
+FOLLOWS = {
+    "train/samples": {"train/loss"},
+    "comm/bytes_up": {"comm/compression"},
+    "comm/bytes_down": {"comm/compression"},
+    "comm/dense_bytes": {"comm/compression"},
+}
+"""What else is made of a number."""
+
+
+def books(registry: Sequence[Metric] = METRICS) -> StepMetrics:
+    return StepMetrics(parse_spec({"task": {"kind": "digits"}}), registry)
+
+
+def reports(*metrics: dict[str, float]) -> dict[Address, m.Report]:
+    """Return reports by worker."""
+    found = (m.Report(view=1, sender=worker(n), step=0, values=(), metrics=told) for n, told in enumerate(metrics))
+    return {report.sender: report for report in found}
+
+
+def test_each_is_combined_as_the_registry_says() -> None:
+    told = books().metrics(reports(FULL, OTHER), 1.0)
+    assert told == {
+        "train/loss": (2.0 * 8 + 5.0 * 24) / 32,
+        "train/samples": 32.0,
+        "comm/bytes_up": 200.0,
+        "comm/bytes_down": 100.0,
+        "comm/compression": 1200 / 300,
+        "feedback/residual_norm": 5.0,
+        "feedback/lost_norm": 0.0,
+        "time/compute_s": 0.3,
+        "eval/loss": 0.25,
+        "sync/lssr": 0.0,
+        "sync/rounds": 0.0,
+    }
+
+
+def test_an_evaluation_only_its_task_knows_is_told_too() -> None:
+    told = books().metrics(reports({**FULL, "eval/bleu": 0.4}, OTHER), 1.0)
+    assert (told["eval/bleu"], told["eval/loss"]) == (0.4, 0.25)
+
+
+@pytest.mark.parametrize("key", FULL)
+def test_a_report_without_a_key_is_tolerated(key: str) -> None:
+    less = {name: value for name, value in FULL.items() if name != key}
+    whole, without = books().metrics(reports(FULL), 1.0), books().metrics(reports(less), 1.0)
+    touched = {key} | FOLLOWS.get(key, set())
+    assert {name: value for name, value in without.items() if name not in touched} == {
+        name: value for name, value in whole.items() if name not in touched
+    }
+    assert key not in without
+    beside = books().metrics(reports(less, OTHER), 1.0)
+    assert beside.get(key) == books().metrics(reports(OTHER), 1.0).get(key), "the other report stands for both"
+
+
+def test_an_empty_report_leaves_totals_as_they_were() -> None:
+    found = books()
+    found.metrics(reports(FULL, OTHER), 1.0)
+    told = found.metrics(reports({}, {}), 2.0)
+    assert (told["comm/bytes_up"], told["feedback/residual_norm"]) == (200.0, 5.0)
+    assert "train/loss" not in told
+
+
+@pytest.mark.parametrize(
+    ("combine", "expected"),
+    [("mean", 3.0), ("sum", 6.0), ("max", 4.0), ("leader", 4.0), ("total", 6.0), ("norm", 20**0.5)],
+)
+def test_a_new_metric_is_an_entry_and_whoever_measures_it(combine: str, expected: float) -> None:
+    metric = Metric(name="data/depth", combine=Combine(combine), text="How many batches wait.")
+    told = reports({"data/depth": 2.0}, {"data/depth": 4.0})
+    assert "data/depth" not in books().metrics(told, 1.0), "an unknown one is not told"
+    found = books((*METRICS, metric))
+    assert found.metrics(told, 1.0)["data/depth"] == expected
+    before = books()
+    before.metrics(reports(FULL), 1.0)
+    found.load_state_dict(before.state_dict())
+    assert found.metrics(told, 2.0)["data/depth"] == expected, "also in a job that goes on from before it was known"
+
+
+def test_the_residual_of_a_worker_that_died_is_lost_and_what_it_sent_still_counts() -> None:
+    found = books()
+    told = reports(FULL, OTHER)
+    found.metrics(told, 1.0)
+    found.decided(0, Choice(True, "all do"))
+    found.died([*told][1])
+    again = books()
+    again.load_state_dict(found.state_dict())
+    for one in (found, again):
+        rest = one.metrics(reports(FULL), 2.0)
+        assert (rest["feedback/residual_norm"], rest["feedback/lost_norm"]) == (3.0, 4.0)
+        assert (rest["comm/bytes_up"], rest["sync/rounds"]) == (200.0, 1.0)
+        assert all(math.isfinite(value) for value in rest.values())
