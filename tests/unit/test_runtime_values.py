@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import logging.handlers
 import pickle
 from pathlib import Path
 from typing import Any
@@ -72,16 +73,24 @@ def test_progress_in_words() -> None:
     assert [size(n) for n in (12, 1500, 2.5e9, 3e12)] == ["12 B", "1.5 kB", "2.5 GB", "3.0 TB"]
 
 
-def test_rays_token_notice_is_kept_back_while_a_ray_of_our_own_starts(caplog: pytest.LogCaptureFixture) -> None:
+def test_rays_token_notice_is_kept_back_while_a_ray_of_our_own_starts() -> None:
     from ray._private.authentication import authentication_token_setup as ray_setup
 
-    with caplog.at_level(logging.WARNING):
+    # Handler and level of this logger itself: a test that ran Ray in this process has quietened the loggers above it.
+    heard = logging.handlers.BufferingHandler(capacity=10)
+    before = ray_setup.logger.level
+    ray_setup.logger.addHandler(heard)
+    ray_setup.logger.setLevel(logging.WARNING)
+    try:
         with _without_token_notice():
             ray_setup._warn_token_auth_enabled()
             ray_setup._warn_token_auth_disabled()
-        assert caplog.records == []
+        assert heard.buffer == []
         ray_setup._warn_token_auth_enabled()
-        assert len(caplog.records) == 1, "only then"
+        assert len(heard.buffer) == 1, "only then"
+    finally:
+        ray_setup.logger.removeHandler(heard)
+        ray_setup.logger.setLevel(before)
 
 
 def test_environments_are_checked_before_anything_is_sent(tmp_path: Path) -> None:
