@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_FEW = 4096
+"""Elements that are enough to run every kernel."""
+
+
 class Compressor(Value):
     """The family of codecs. Encoding is configured by the value; decoding needs only the bytes, so it belongs to
     the class. A member defines `squeeze` and `decode`.
@@ -31,6 +35,20 @@ class Compressor(Value):
     def error_bound(self) -> float:
         """A bound on E|v - decode(v)|^2 / |v|^2 that reaches 1 where error feedback makes residuals grow; else 0."""
         return 0.0
+
+    def prepare(self) -> None:
+        """Have all that this codec runs on the CPU imported and compiled now, not in the first round.
+
+        Kernels are compiled for kinds of arrays: payloads that arrive in one piece are read-only, those put together
+        from parts are not.
+        """
+        import torch
+
+        numbers, out = torch.linspace(-1, 1, _FEW), torch.zeros(_FEW)
+        payload = self.squeeze(numbers, out, 0)
+        self.decode(payload)
+        for arrived in (payload, memoryview(bytearray(payload))):
+            self.decode_add(arrived, out, 0.5)  # type: ignore[arg-type]
 
     def encode(self, x: Tensor, seed: int) -> bytes:
         """Return the bytes for the one-dimensional fp32 tensor `x`; equal arguments give equal bytes.

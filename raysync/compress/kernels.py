@@ -304,3 +304,17 @@ def levels_add(levels: Any, scales: Any, chunk: int, weight: np.float32, out: An
         o, q, scale = out[start : start + chunk], levels[start : start + chunk], np.float32(weight * scales[c])
         for j in range(o.size):
             o[j] += np.float32(q[j]) * scale
+
+
+def num_compiled() -> int:
+    """Return how many kernels this process has had to compile, since no process before it had left them."""
+    return sum(sum(kernel.stats.cache_misses.values()) for kernel in _kernels())
+
+
+def num_loaded() -> int:
+    """Return how many kernels are ready in this process, one for each kind of arrays."""
+    return sum(len(kernel.signatures) for kernel in _kernels())
+
+
+def _kernels() -> list[Any]:
+    return [found for found in globals().values() if hasattr(found, "signatures") and hasattr(found, "stats")]

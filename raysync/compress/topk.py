@@ -39,6 +39,10 @@ class TopK(Sparse):
     """Share of the elements kept."""
     values: Literal["fp16", "fp32"] = "fp16"
 
+    def prepare(self) -> None:
+        super().prepare()
+        _exact_edge(np.zeros(1, np.float32), 1)
+
     def squeeze(self, update: Tensor, residual: Tensor, seed: int) -> bytes:
         if update.is_cuda or not residual.is_contiguous():
             return self._squeeze_torch(update, residual)

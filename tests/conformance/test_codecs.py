@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -341,3 +343,36 @@ def test_sum_that_overflows_is_refused_before_it_is_kept() -> None:
         with pytest.raises(PayloadError):
             codec.squeeze(update, residual, 0)
         assert bool((residual == 3e38).all())
+
+
+_USED = """
+import os, sys
+import torch
+from raysync.compress import kernels
+from tests.conformance.test_codecs import INSTANCES, _vector
+
+for codec in INSTANCES:
+    child = os.fork()
+    if child == 0:
+        codec.prepare()
+        ready = kernels.num_loaded()
+        for kind in ("normal", "equal", "zeros"):
+            for size in (1, 33, 5000):
+                numbers, out = _vector(size, kind=kind), torch.zeros(size)
+                payload = codec.squeeze(numbers, out, 3)
+                parted = bytearray(payload)
+                for arrived in (payload, memoryview(payload), parted, memoryview(parted), memoryview(payload).toreadonly()):
+                    codec.decode(arrived, size)
+                    codec.decode_add(arrived, out, 0.25)
+        sys.stdout.flush()
+        os._exit(kernels.num_loaded() - ready)
+    late = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(f"{codec!r}: {late}")
+"""
+
+
+def test_a_codec_that_is_prepared_compiles_nothing_later() -> None:
+    done = subprocess.run([sys.executable, "-c", _USED], capture_output=True, text=True, check=True, timeout=110)
+    late = [line for line in done.stdout.splitlines() if not line.endswith(": 0")]
+    assert late == []
+    assert len(done.stdout.splitlines()) == len(INSTANCES)
