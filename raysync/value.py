@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    PlainValidator,
     WithJsonSchema,
     field_validator,
 )
@@ -35,21 +35,29 @@ class Value(BaseModel):
         return value
 
 
-def _infinity(value: Any) -> Any:
-    return math.inf if value in ("inf", "Infinity") else value
-
-
 def whole(number: float) -> int:
     """Return the largest whole number not above `number`, where 0.29 * 100 counts as 29."""
     return math.floor(number + 1e-9 * max(1.0, abs(number)))
 
 
+def _threshold(value: Any) -> float | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not number >= 0:
+        raise ValueError("must be a number greater than or equal to 0, inf, or auto")
+    return number
+
+
 Threshold = Annotated[
-    float,
-    BeforeValidator(_infinity),
-    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"const": "Infinity"}]}),
+    float | Literal["auto"],
+    PlainValidator(_threshold),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"enum": ["Infinity", "auto"]}]}),
 ]
-"""A number >= 0 that may be infinite, which JSON can only spell as a word."""
+"""A number >= 0 that may be infinite, which JSON can only spell as a word; or `auto`."""
 
 
 class Shape:

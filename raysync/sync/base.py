@@ -72,6 +72,8 @@ class Choice:
     memory: Mapping[str, float] = field(default_factory=dict)
     notice: str | None = None
     """What whoever runs the job should know now, and what to do about it."""
+    threshold: float | None = None
+    """What the score was compared with, where there is one."""
 
 
 class Strategy(Value):

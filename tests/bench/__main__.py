@@ -11,6 +11,7 @@ BENCHES = (
     "codecs",
     "placement",
     "triggers",
+    "defaults",
     "scaling",
     "models",
     "rounds",

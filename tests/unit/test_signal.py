@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from raysync.address import worker
+from raysync.errors import KnobError
+from raysync.knobs import apply_knobs, initial_knobs, turn
+from raysync.spec import parse_spec
 from raysync.sync import SelSync, StepContext
 from raysync.sync.signal import Divergence, Fixed, GradChange, Random, StepStats
 from raysync.sync.signal.grad_change import ewma
@@ -140,10 +144,10 @@ def test_delta_is_inclusive_and_any_worker_fires() -> None:
 
 def test_warm_up_and_intervals_bound_the_signal() -> None:
     quiet, loud = ((0.0,),), ((9.0,),)
-    assert SelSync().decide(_context(24, quiet)).sync, "the window of 25 is not full"
-    assert not SelSync().decide(_context(25, quiet)).sync
-    assert not SelSync(warmup_steps=0).decide(_context(0, quiet)).sync
-    rare = SelSync(min_interval=5, max_interval=20, warmup_steps=0)
+    assert SelSync(delta=0.3).decide(_context(24, quiet)).sync, "the window of 25 is not full"
+    assert not SelSync(delta=0.3).decide(_context(25, quiet, 24)).sync
+    assert not SelSync(delta=0.3, warmup_steps=0).decide(_context(0, quiet)).sync
+    rare = SelSync(delta=0.3, min_interval=5, max_interval=20, warmup_steps=0)
     assert not rare.decide(_context(53, loud, last_sync_step=50)).sync
     assert rare.decide(_context(55, loud, last_sync_step=50)).sync
     assert rare.decide(_context(70, quiet, last_sync_step=50)).sync
@@ -153,7 +157,8 @@ def test_warm_up_and_intervals_bound_the_signal() -> None:
 @pytest.mark.parametrize("target", [0.5, 0.9])
 def test_target_rate_holds_the_wanted_lssr(target: float) -> None:
     """Whatever the scale of the signal, and although it changes ten-fold half-way."""
-    strategy, memory, generator, local, last = SelSync(target_lssr=target, warmup_steps=0), {}, random.Random(3), 0, -1
+    strategy = SelSync(delta=0.3, target_lssr=target, warmup_steps=0)
+    memory, generator, local, last = dict[str, float](), random.Random(3), 0, -1
     for step in range(6000):
         score = generator.lognormvariate(0, 1) * (0.01 if step < 3000 else 0.1)
         choice = strategy.decide(_context(step, ((score,),), last, memory=memory))
@@ -172,16 +177,89 @@ def test_a_signal_that_never_fires_says_so_and_is_overruled() -> None:
     assert syncs == [124, 224, 324, 424, 524, 624, 724, 824]
     assert list(notices) == [124, 224, 424, 824], "then more rarely"
     assert "no synchronisation for 100 steps, so only every 100 steps: largest score 0.07, delta 0.3" in notices[124]
-    assert "lower delta, or set max_interval or target_lssr" in notices[124]
+    assert "lower delta, or set max_interval or delta: auto" in notices[124]
 
 
 def test_the_longest_gap_leaves_alone_who_asked_for_something_else() -> None:
     assert SelSync(delta=math.inf).longest_gap is None, "never means never"
     assert SelSync(signal=Fixed(rate=0.001)).longest_gap is None
-    assert SelSync(max_interval=7).longest_gap == 7
-    assert SelSync(target_lssr=0.99).longest_gap == 400
-    assert SelSync(min_interval=300).longest_gap == 300
+    assert SelSync(delta=0.3, max_interval=7).longest_gap == 7
+    assert SelSync(delta=0.3, target_lssr=0.99).longest_gap == 400
+    assert SelSync(delta=0.3, min_interval=300).longest_gap == 300
     assert SelSync(delta=math.inf).decide(_context(5000, ((0.1,),))).notice is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "shortest", "longest"),
+    [
+        ({}, 3, 10),
+        ({"target_lssr": 0.9}, 5, 15),
+        ({"target_lssr": 0.0}, 1, 2),
+        ({"target_lssr": 0.99}, 50, 150),
+        ({"min_interval": 1}, 1, 10),
+        ({"max_interval": 2}, 2, 2),
+        ({"min_interval": 30}, 30, 30),
+        ({"delta": 0.3}, 1, 100),
+        ({"signal": Fixed(rate=0.1)}, 1, None),
+    ],
+)
+def test_auto_derives_both_gaps_from_its_rate(fields: dict[str, Any], shortest: int, longest: int | None) -> None:
+    strategy = SelSync(**fields)
+    assert (strategy.shortest_gap, strategy.longest_gap) == (shortest, longest)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 0.02, 50.0])
+@pytest.mark.parametrize("lssr", [0.5, 0.85, 0.95])
+def test_auto_holds_its_rate_and_its_gaps_whatever_the_signal(lssr: float, scale: float) -> None:
+    """The signal comes in bursts, and changes ten-fold half-way."""
+    strategy = SelSync(target_lssr=lssr)
+    generator, memory, syncs = random.Random(5), dict[str, float](), [-1]
+    for step in range(4000):
+        loud = 5 if step // 40 % 3 == 0 else 1
+        score = loud * generator.lognormvariate(0, 1) * scale * (1 if step < 2000 else 10)
+        choice = strategy.decide(_context(step, ((score,),), syncs[-1], memory=memory))
+        memory = dict(choice.memory)
+        syncs += [step] if choice.sync else []
+    gaps = np.diff(syncs)
+    assert strategy.shortest_gap <= gaps.min() <= gaps.max() <= strategy.longest_gap
+    assert len(gaps) / 4000 == pytest.approx(1 - lssr, rel=0.1)
+    assert choice.threshold is not None
+    # Within the gaps the signal chooses: bursts have more than their share of the steps.
+    in_bursts = sum(step // 40 % 3 == 0 for step in syncs) / len(syncs)
+    assert in_bursts > 0.36
+
+
+def test_auto_begins_evenly_spaced_unless_a_warm_up_is_asked_for() -> None:
+    """A synchronisation at each of the first steps, with a lossy codec, costs accuracy where data is skewed."""
+    for strategy, expected in (
+        (SelSync(), [6, 13, 20]),
+        (SelSync(target_lssr=0.9), [9, 19]),
+        (SelSync(max_interval=5), [4, 9, 14, 19, 24]),
+        (SelSync(warmup_steps=4), [0, 1, 2, 3]),
+    ):
+        memory, syncs = dict[str, float](), [-1]
+        for step in range(25 if strategy.warmup_steps is None else 4):
+            choice = strategy.decide(_context(step, ((9.0,),), syncs[-1], memory=memory))
+            memory, syncs = dict(choice.memory), [*syncs, step] if choice.sync else syncs
+        assert syncs[1:] == expected
+        assert memory["delta"] > 0.1, "meanwhile the threshold moves to where the signal is"
+
+
+def test_a_threshold_set_by_hand_ends_the_automatic() -> None:
+    for fields in ({}, {"target_lssr": 0.9}, {"delta": 0.2, "target_lssr": 0.9}):
+        spec = parse_spec({"task": {"kind": "digits"}, "strategy": {"kind": "selsync", **fields}})
+        knobs = initial_knobs(spec)
+        turned = turn(spec, knobs, {"delta": 0.5})
+        strategy = apply_knobs(spec, turned).strategy
+        assert isinstance(strategy, SelSync)
+        assert (strategy.delta, strategy.target_lssr) == (0.5, None)
+        choice = strategy.decide(_context(50, ((0.6,),), 49))
+        assert (choice.sync, choice.threshold, choice.memory.get("delta")) == (True, 0.5, None)
+        back = apply_knobs(spec, turn(spec, turned, {"delta": "auto"})).strategy
+        assert isinstance(back, SelSync)
+        assert back.delta == "auto"
+    with pytest.raises(KnobError, match="delta"):
+        turn(spec, knobs, {"delta": "often"})
 
 
 @pytest.mark.parametrize(("number", "expected"), [(0.29 * 100, 29), (2.5, 2), (3.0000000000000004, 3), (-0.1 * 30, -3)])
