@@ -5,6 +5,7 @@ Every host has one way in and one way out, each used by one message at a time; l
 
 from __future__ import annotations
 
+import math
 import random
 
 from pydantic import Field
@@ -52,13 +53,15 @@ class Wires:
         self._out_free_s: dict[str, float] = {}
         self._in_free_s: dict[str, float] = {}
 
-    def arrival_s(self, sender: str, receiver: str, size_bytes: int, now_s: float) -> float:
-        """Return when a message sent now arrives, and occupy both ends until then."""
+    def arrival_s(
+        self, sender: str, receiver: str, size_bytes: int, now_s: float, limit_mbit: float | None = None
+    ) -> float:
+        """Return when a message sent now arrives, and occupy both ends until then; `limit_mbit` is the sender's own."""
         source, target = (self._network.hosts.get(address, address) for address in (sender, receiver))
         if source == target:
             return now_s
         start_s = max(now_s, self._out_free_s.get(source, 0.0))
-        sent_s = start_s + 8 * size_bytes / self._bandwidth(source)
+        sent_s = start_s + 8 * size_bytes / min(self._bandwidth(source), 1e6 * (limit_mbit or math.inf))
         begin_s = max(start_s + self._network.latency_s, self._in_free_s.get(target, 0.0))
         arrival_s = max(sent_s + self._network.latency_s, begin_s + 8 * size_bytes / self._bandwidth(target))
         self._out_free_s[source], self._in_free_s[target] = sent_s, arrival_s
