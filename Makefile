@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
-demo: $(STAMP) ## Start the service, submit two jobs over REST, turn a knob half-way; print the table, save the chart in out/
+demo: $(STAMP) ## Start the service, submit three jobs over REST on slow lines, turn a knob half-way; table and chart in out/
 	$(BIN)/python -m tests.bench.demo
 
 simulate: $(STAMP) ## Train digits under every strategy on a simulated 100 Mbit/s network

@@ -4,7 +4,7 @@ A control plane that joined the cluster itself would die with it, and would load
 process, and they talk over a socket in a folder only their user can enter: `raysync.questions`, no pickle. The
 gateway holds no state: it may be killed and started again at any moment.
 
-    python -m actors.gateway ADDRESS SOCKET PARENT
+    python -m actors.gateway ADDRESS SOCKET PARENT WARM
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ray.exceptions import RayError
 from actors.api.fit import join
 from actors.api.job import Job, find, submit
 from actors.job.actor_group import CONTROLLER, clear_leftovers
+from actors.job.warm_pool import Processes, WarmPool
 from actors.storage.folder import Folder, completed, read_manifest
 from actors.storage.journal import read_log, read_records
 from raysync.control.states import JobState
@@ -41,6 +42,8 @@ _LANES = {"ping": 1, "records": 256}
 _THREADS = 64
 """Threads per method, and for all others together; they are made when needed. Questions that wait for a job to tell
 something have their own, so that nothing waits behind them, least of all the ping that says this process lives."""
+_PLAIN = 2
+"""Of the processes kept warm so many are for controllers and coordinators."""
 _ORPHANED_S = 1.0
 _PAGE = 2000
 
@@ -48,7 +51,12 @@ logger = logging.getLogger(__name__)
 
 
 class Gateway(Runtime):
-    """The runtime on a Ray cluster; each answer is bounded in time by what it calls."""
+    """The runtime on a Ray cluster; each answer is bounded in time by what it calls. `warm` processes wait for the next
+    job, where Ray runs on this machine alone.
+    """
+
+    def __init__(self, warm: int = 0) -> None:
+        self._pool = WarmPool(Processes(warm, _PLAIN)) if warm else None
 
     def ping(self) -> str:
         """Return the cluster's name, having heard from it."""
@@ -84,6 +92,8 @@ class Gateway(Runtime):
             if isinstance(error, RaysyncError) or _controller(order.job) is None:
                 raise
             # another control plane was faster
+        if self._pool is not None:
+            self._pool.took(spec)
         return cluster_name()
 
     def jobs(self) -> list[str]:
@@ -226,7 +236,7 @@ def answered(gateway: Runtime, ask: Ask) -> bytes:
         return msgspec.msgpack.encode(failed(ask.number, error), enc_hook=str)
 
 
-def main(address: str, endpoint: str, parent: int) -> int:
+def main(address: str, endpoint: str, parent: int, warm: int = 0) -> int:
     """Join the cluster and serve; if it cannot be joined, say so and end."""
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     try:
@@ -239,12 +249,12 @@ def main(address: str, endpoint: str, parent: int) -> int:
         socket.close()
         zmq.Context.instance().term()
         return 1
-    asyncio.run(serve(endpoint, parent))
+    asyncio.run(serve(endpoint, parent, Gateway(warm)))
     return 0
 
 
 if __name__ == "__main__":
     # os._exit: threads that wait for Ray must not hold up the end.
-    code = main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    code = main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:5]))
     sys.stderr.flush()
     os._exit(code)

@@ -16,6 +16,7 @@ class Role(StrEnum):
     """What a core does; `raysync.control.roles` says how each role is built, placed and watched."""
 
     COORDINATOR = "coordinator"
+    EVALUATOR = "evaluator"
     SHARD = "shard"
     WORKER = "worker"
 
@@ -31,7 +32,7 @@ class Address(msgspec.Struct, frozen=True, order=True, array_like=True, cache_ha
     index: int = 0
 
     def __str__(self) -> str:
-        if self.role is Role.COORDINATOR:
+        if self.role in _ALONE:
             return self.role.value
         return f"{self.role.value}/{self.stage}/{self.index}" if self.stage else f"{self.role.value}/{self.index}"
 
@@ -52,7 +53,11 @@ class Address(msgspec.Struct, frozen=True, order=True, array_like=True, cache_ha
         raise ValueError(f"{text!r} is no address; addresses are coordinator, worker/3, shard/0")
 
 
+_ALONE = (Role.COORDINATOR, Role.EVALUATOR)
+"""Roles of which a job has one core at most."""
+
 COORDINATOR = Address(Role.COORDINATOR)
+EVALUATOR = Address(Role.EVALUATOR)
 
 
 @lru_cache(maxsize=4096)

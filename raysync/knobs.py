@@ -23,9 +23,13 @@ KNOB_FIELDS = {
     "pull_ratio": "compression.pull.ratio",
     "lr": "optimizer.lr",
     "workers": "scale.workers",
+    "limit_mbit": "transport.limit_mbit",
 }
 
-KnobValue = float | int | bool | None
+_ENDS = {"delta": "strategy.target_lssr"}
+"""What a knob that is turned puts out of force: a threshold set by hand stays where it was set."""
+
+KnobValue = float | int | bool | str | None
 
 
 class Knobs(msgspec.Struct, frozen=True):
@@ -95,11 +99,9 @@ def apply_knobs(spec: JobSpec, knobs: Knobs) -> JobSpec:
     data = spec.model_dump(mode="python")
     for name, path in KNOB_FIELDS.items():
         if name in knobs.values:
-            *parents, leaf = path.split(".")
-            target = data
-            for parent in parents:
-                target = target[parent]
-            target[leaf] = knobs.values[name]
+            _set(data, path, knobs.values[name])
+            if name in _ENDS and _get(spec, _ENDS[name]) is not _ABSENT and knobs.values[name] != _get(spec, path):
+                _set(data, _ENDS[name], None)
     return parse_spec(data)
 
 
@@ -111,6 +113,13 @@ def _get(spec: JobSpec, path: str) -> Any:
     for part in path.split("."):
         value = getattr(value, part, _ABSENT)
     return value
+
+
+def _set(data: dict[str, Any], path: str, value: Any) -> None:
+    *parents, leaf = path.split(".")
+    for parent in parents:
+        data = data[parent]
+    data[leaf] = value
 
 
 def _check_workers(spec: JobSpec, value: Any) -> None:

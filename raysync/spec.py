@@ -152,6 +152,26 @@ class Checkpoint(Value):
     keep: int = Field(default=3, ge=1)
 
 
+class Transport(Value):
+    """How bytes travel between actors."""
+
+    kind: Literal["auto", "direct", "ray"] = "auto"
+    """Over sockets of their own, through Ray, or sockets if a probe finds that they work."""
+    limit_mbit: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The most that each actor sends, in megabits per second; None for as much as goes."""
+
+
+class Evaluation(Value):
+    """How often the model is judged on the evaluation data."""
+
+    every: int = Field(default=100, ge=1)
+    """Steps between two evaluations."""
+    on: Literal["workers", "evaluator"] = "workers"
+    """Who judges: the workers, a part of the data each at the same step; or a process of its own beside them, to which
+    the first worker sends the model, and for which training does not wait.
+    """
+
+
 class JobSpec(Value):
     """A training job."""
 
@@ -171,13 +191,25 @@ class JobSpec(Value):
     """How a pipeline of more than one stage runs."""
     budget: Budget = Budget()
     checkpoint: Checkpoint = Checkpoint()
-    transport: Literal["auto", "direct", "ray"] = "auto"
-    """How bytes travel between actors: over sockets of their own, through Ray, or sockets if a probe finds that they
-    work.
-    """
-    eval_every: int = Field(default=100, ge=1)
-    """Steps between two evaluations."""
+    transport: Transport = Transport()
+    """A plain word stands for its `kind`."""
+    eval: Evaluation = Evaluation()
     seed: int = Field(default=0, ge=0, lt=2**32)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_names(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or "eval_every" not in data:
+            return data
+        rest = {name: value for name, value in data.items() if name != "eval_every"}
+        if "eval" in rest:
+            raise ValueError("eval_every is the older name of eval.every: give only that one")
+        return {**rest, "eval": {"every": data["eval_every"]}}
+
+    @field_validator("transport", mode="before")
+    @classmethod
+    def _plain_word(cls, transport: Any) -> Any:
+        return {"kind": transport} if isinstance(transport, str) else transport
 
     @field_validator("budget")
     @classmethod
@@ -221,6 +253,10 @@ class JobSpec(Value):
     def lr_at(self, step: int) -> float:
         """Return the learning rate at a step."""
         return self.optimizer.lr * self.lr_schedule.factor(step, self.budget.steps)
+
+
+_OLDER_NAMES: dict[tuple[Any, ...], str] = {("eval", "every"): "eval_every"}
+"""Names of fields that moved, by where they are now."""
 
 
 def parse_spec(data: object) -> JobSpec:
@@ -292,6 +328,9 @@ def _locate(data: Any, loc: tuple[Any, ...]) -> tuple[str, Any]:
     """Return the dotted path without pydantic's union tags, and the value found on the way."""
     path: list[str] = []
     for index, part in enumerate(loc):
+        if isinstance(data, Mapping) and _OLDER_NAMES.get(loc[index : index + 2]) in data:
+            older = _OLDER_NAMES[loc[index : index + 2]]
+            return ".".join([*path, older]), data[older]
         is_tag = isinstance(data, Mapping) and part not in data and (index < len(loc) - 1 or data.get("kind") == part)
         if is_tag:
             continue

@@ -95,7 +95,7 @@ def make_spec(seed: int) -> JobSpec:
             },
             "budget": {"steps": 10},
             "checkpoint": {"every_rounds": choose.choice((None, 3))},
-            "eval_every": 5,
+            "eval": {"every": 5, "on": random.Random(f"eval/{seed}").choice(("workers", "evaluator"))},
             "seed": seed,
         }
     )

@@ -41,7 +41,7 @@ def job(strategy: dict[str, Any] | None = None, **changes: Any) -> JobSpec:
         "optimizer": {"kind": "sgd", "lr": 0.05},
         "data": {"batch_size": 8},
         "budget": {"steps": 30},
-        "eval_every": 10,
+        "eval": {"every": 10},
         "seed": 3,
     }
     return parse_spec({**defaults, **changes, "scale": scale})

@@ -131,7 +131,7 @@ def _spec(
         "compression": compression or {},
         "data": {"batch_size": 1},
         "budget": {"steps": _FOREVER},
-        "eval_every": _FOREVER,
+        "eval": {"every": _FOREVER},
         "seed": seed,
         **fields,
     }

@@ -77,7 +77,7 @@ class Attached:
         while not self.core.done:
             self._host.run_once()
             self._check_servers()
-        self._link.flush(5.0)
+        self._host.flush(5.0)
         self._link.close(1.0)
         if self._has_clocks:
             self._wait_for_the_others()

@@ -163,14 +163,12 @@ def submit(
     job = job or f"{spec.name}-{secrets.token_hex(4)}"
     folder = Folder(f"{storage_path.rstrip('/')}/{job}")
     resume_from = Folder(resume_from).uri if resume_from is not None else None
-    servers_env, workers_env = prepare(runtime_env, ship_code)
-    text = spec.model_dump_json()
-    key, envs = secrets.token_bytes(32), (servers_env, workers_env)
-    order = JobOrder(job, text, key, this_code(), folder.uri, *envs, resume_from, knobs)
+    envs, key, text = prepare(runtime_env, ship_code), secrets.token_bytes(32), spec.model_dump_json()
+    order = JobOrder(job, text, key, this_code(), folder.uri, envs, resume_from, knobs)
     folder.write("job.json", text.encode())
     kind: Any = ControllerActor
     controller = kind.options(
-        name=f"{job}:{CONTROLLER}", namespace=NAMESPACE, lifetime="detached", runtime_env=servers_env
+        name=f"{job}:{CONTROLLER}", namespace=NAMESPACE, lifetime="detached", runtime_env=envs.plain
     ).remote(order)
     return Job(job, controller, folder.uri)
 

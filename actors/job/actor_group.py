@@ -24,10 +24,10 @@ from actors.job.cluster import grows, resources
 from actors.job.link_choice import check_newcomers, choose_link
 from actors.job.packages import Environments
 from actors.shell.core_actor import Assignment
-from raysync.address import COORDINATOR, Address, Role, shard, worker
-from raysync.control.placing import Shortage, demand_of, place, seat_servers
+from raysync.address import Address, Role, worker
+from raysync.control.placing import Shortage, demand_of, place, seat_servers, servers_of
 from raysync.control.reconcile import ActorSeen, Life
-from raysync.control.roles import ROLES, found
+from raysync.control.roles import ROLES, Room, found
 from raysync.spec import JobSpec
 
 Reservation = tuple[str, PlacementGroup]
@@ -113,8 +113,17 @@ class ActorGroup:
         seats = seat_servers([node for node, _ in places], scale.shards, scale.shards_in)
         for address, (node, group), guests in zip(workers, places, seats.guests, strict=True):
             self._make((address, *guests), node, group)
-        for server, node in {COORDINATOR: seats.coordinator, **seats.shards}.items():
-            self._make((server,), node)
+        for server in servers_of(self._spec):
+            if server.role is not Role.SHARD or server in seats.shards:
+                self._make((server,), seats.shards.get(server, seats.coordinator))
+
+    def renew(self, name: Address) -> None:
+        """Start an actor again that was lost and held nothing, on a node that trains."""
+        self.dismiss(name)
+        nodes = [member.node for member in self.members.values() if member.name.role is Role.WORKER and member.node]
+        if nodes:
+            self._base = msgspec.structs.replace(self._base, resume=None)
+            self._make((name,), nodes[0])
 
     def add_worker(self) -> str | None:
         """Start one more worker; return why not, if not."""
@@ -130,23 +139,24 @@ class ActorGroup:
     def _make(self, addresses: tuple[Address, ...], node: str, group: PlacementGroup | None = None) -> None:
         """Start an actor for these cores: in a room reserved for it, or beside the workers without CPUs of its own."""
         name, scale = addresses[0], self._spec.scale
-        if group is not None:
-            cpus, gpus, env = scale.cpus_per_worker, scale.gpus_per_worker, self._envs.workers
+        traits = ROLES[name.role]
+        if traits.room is Room.RESERVED and group is not None:
+            cpus, gpus = scale.cpus_per_worker, scale.gpus_per_worker
             seat: Any = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
         else:
-            cpus, gpus, env = 0.0, 0.0, self._envs.servers
+            cpus, gpus = 0.0, 0.0
             seat = NodeAffinitySchedulingStrategy(node, soft=False)
-        shell = found(ROLES[name.role].shell).options(
+        shell = found(traits.shell).options(
             name=self._label(name),
             namespace=NAMESPACE,
             lifetime="detached",
             max_restarts=0,
             num_cpus=cpus,
             num_gpus=gpus,
-            runtime_env=env,
+            runtime_env=self._envs.of(traits),
             scheduling_strategy=seat,
         )
-        assignment = msgspec.structs.replace(self._base, addresses=addresses, cpus=cpus)
+        assignment = msgspec.structs.replace(self._base, addresses=addresses, cpus=scale.cpus_per_worker)
         self.members[name] = ActorRecord(addresses, shell.remote(assignment, self._controller), node, group)
 
     def _label(self, name: Address) -> str:
@@ -179,7 +189,7 @@ class ActorGroup:
             return []
         book = {address: member.contact for member in present for address in member.addresses}
         if self.link is None:
-            chosen = choose_link(self._spec.transport, present, book)
+            chosen = choose_link(self._spec.transport.kind, present, book)
             if chosen is None:
                 return []
             self.link, self.link_reason = chosen
@@ -246,8 +256,7 @@ class ActorGroup:
         """Count as dead whatever should be there and was not found."""
         members = list(members)
         present = {address for member in self.members.values() for address in member.addresses}
-        servers = (COORDINATOR, *map(shard, range(self._spec.scale.shards)))
-        for address in (*servers, *members):
+        for address in (*servers_of(self._spec), *members):
             if address not in present:
                 self.members[address] = ActorRecord.lost(address)
         workers = [address for address in (*self.members, *members) if address.role is Role.WORKER]

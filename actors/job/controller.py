@@ -18,7 +18,6 @@ import ray
 from actors.job.actor_group import CONTROLLER, ActorGroup
 from actors.job.control_loop import ControlLoop
 from actors.job.order import JobOrder, first_memory
-from actors.job.packages import Environments
 from actors.job.steering import Steering
 from actors.shell.core_actor import Assignment
 from actors.storage.folder import Folder, completed
@@ -61,8 +60,8 @@ class ControllerActor:
         self._lines = LogShipper(CONTROLLER, self._journal.lines)
         self._lines.install()
         base = Assignment(order.job, (), order.spec, order.key, order.driver, order.folder, is_followed=True)
-        envs, me = Environments(order.servers_env, order.workers_env), ray.get_runtime_context().current_actor
-        group = ActorGroup(order.job, self._spec, base, envs, me)
+        me = ray.get_runtime_context().current_actor
+        group = ActorGroup(order.job, self._spec, base, order.envs, me)
         group.life, group.next_worker = memory.incarnation, memory.next_worker
         self._steering = Steering(self._spec, self._keeper, group)
         if order.knobs is not None:

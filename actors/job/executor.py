@@ -1,4 +1,4 @@
-"""Carries out what was decided about a job: launch, add, retire, remove dead, dismiss, recover."""
+"""Carries out what was decided about a job: launch, add, retire, remove dead, dismiss, renew, recover."""
 
 from __future__ import annotations
 
@@ -56,6 +56,8 @@ class Executor:
             case Action(Act.DISMISS, Address() as who):
                 self._memory.leaving -= {who}
                 self._group.dismiss(who)
+            case Action(Act.RENEW, Address() as who):
+                self._group.renew(who)
             case Action(Act.RECOVER):
                 self._recover()
 

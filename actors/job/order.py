@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
 
 import msgspec
 
+from actors.job.packages import Environments
 from actors.shell.versions import Code
 from actors.storage.folder import Folder, read_part
 from actors.storage.retry import patiently
@@ -30,8 +30,7 @@ class JobOrder(msgspec.Struct, frozen=True):
     key: bytes
     driver: Code
     folder: str
-    servers_env: dict[str, Any] = {}
-    workers_env: dict[str, Any] = {}
+    envs: Environments = Environments()
     resume: str | None = None
     """The checkpoint to start from."""
     knobs: Knobs | None = None

@@ -7,20 +7,34 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 import raysync
+from actors.shell.process import for_computing
+from raysync.control.roles import Traits
 from raysync.errors import FieldProblem, SpecError
 
 _OWN = ("raysync", "actors", "service", "tune_configs")
 ALLOWED = ("working_dir", "py_modules", "pip", "uv", "conda", "env_vars", "excludes", "config")
 
 
-class Environments(NamedTuple):
-    """The runtime environments of the two kinds of actors."""
+class Environments(msgspec.Struct, frozen=True):
+    """The runtime environments of the three kinds of actors."""
 
-    servers: dict[str, Any]
-    workers: dict[str, Any]
+    plain: dict[str, Any] = {}
+    """of those that only talk: controller and coordinator"""
+    computing: dict[str, Any] = {}
+    """of those that compute with what others send"""
+    user: dict[str, Any] = {}
+    """of those that run the user's code"""
+
+    def of(self, traits: Traits) -> dict[str, Any]:
+        """Return the environment of a role."""
+        if traits.runs_user_code:
+            return self.user
+        return self.computing if traits.computes else self.plain
 
 
 def prepare(runtime_env: dict[str, Any] | None, ship_code: bool) -> Environments:
@@ -31,7 +45,7 @@ def prepare(runtime_env: dict[str, Any] | None, ship_code: bool) -> Environments
     servers = _upload({"py_modules": own}) if own else {}
     if own:
         asked["py_modules"] = [*own, *asked.get("py_modules", [])]
-    return Environments(servers, _upload(asked) if asked else {})
+    return Environments(servers, for_computing(servers), for_computing(_upload(asked) if asked else {}))
 
 
 def check_environment(env: dict[str, Any]) -> None:

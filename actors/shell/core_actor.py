@@ -93,7 +93,7 @@ class CoreActor:
         self._ray_link = RayLink(self.name)
         self._direct: DirectLink | None = None
         self._direct_problem: str | None = "the job's transport is ray"
-        if self.spec.transport != "ray":
+        if self.spec.transport.kind != "ray":
             self._open_direct()
         self._link: Link = self._ray_link
         self._host: CoreLoop | None = None
@@ -212,7 +212,7 @@ class CoreActor:
         if not self._halted:
             self._host.run()
         self._outcome = Outcome("gone" if seats[self.name].core.done else "stopped")
-        self._link.flush(_LAST_WORDS_S)
+        self._host.flush(_LAST_WORDS_S)
 
     def _open_direct(self) -> None:
         try:

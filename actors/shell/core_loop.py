@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from actors.errors import PeerLost, UnknownPeer
 from actors.link.base import Contact, Link
+from actors.link.limited import LimitedLink
 from actors.shell.seat import Seat
 from raysync.address import Address
 from raysync.engine.core import Core, Host
@@ -38,7 +39,7 @@ class CoreLoop(Host):
     """Runs the cores of one process until all are done or `stop` is called."""
 
     def __init__(self, link: Link, seats: Mapping[Address, Seat], now_s: Callable[[], float] = time.monotonic) -> None:
-        self._link, self._seats, self._now_s = link, dict(seats), now_s
+        self._link, self._seats, self._now_s = LimitedLink(link), dict(seats), now_s
         self._questions: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._local: deque[Send] = deque()
         self._is_passing_on = False
@@ -75,6 +76,10 @@ class CoreLoop(Host):
             self._retry_s = 0.0
 
         self.ask(update)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Hand over what is still to be sent, once the loop has ended, for at most so long; return whether it left."""
+        return self._link.flush(timeout_s)
 
     def seat(self, address: Address) -> Seat:
         """Return the seat at an address."""
@@ -147,6 +152,7 @@ class CoreLoop(Host):
     def act(self, core: Core, action: Callable[[], Effects]) -> None:
         """Let a core act; then do what no other core waited for, and pass on what cores here said to each other."""
         super().act(core, action)
+        self._link.limit_mbit = core.spec.transport.limit_mbit
         self.carry_out(core, core.settle())
         self._seats[core.address].acted()
         if self._is_passing_on:

@@ -7,6 +7,7 @@ from typing import Any
 import ray
 
 from actors.shell.core_actor import CONCURRENCY, CoreActor
+from actors.shell.kernels import prepare_codecs
 from actors.shell.seat import Seat
 from actors.storage.folder import Folder
 from raysync.address import Address
@@ -18,6 +19,7 @@ def shard_seat(address: Address, spec: JobSpec, folder: Folder, saved: dict[str,
     """Return a shard core with its place to save to."""
     from raysync.engine.server.shard import Shard
 
+    prepare_codecs(spec.compression)
     core = Shard(address, spec)
     if saved is not None:
         core.load_state_dict(saved)

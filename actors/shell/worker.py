@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from actors.shell.core_actor import CONCURRENCY, CoreActor
+from actors.shell.devices import device_of, use_cpus
+from actors.shell.kernels import prepare_codecs
 from actors.shell.seat import Seat
 from actors.shell.shard import shard_seat
 from actors.shell.stopwatch import Stopwatch
@@ -16,7 +18,6 @@ from actors.storage.folder import Folder, checkpoint_name, write_tensors
 from actors.storage.retry import LONG_S, SHORT_S, patiently
 from raysync.address import Address, Role
 from raysync.engine.effects import Effects, KeepPart
-from raysync.errors import TaskError
 from raysync.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class WorkerSeat(Seat):
         from raysync.engine.worker import Phase, Worker
         from raysync.tasks.workload import Workload
 
+        prepare_codecs(spec.compression)
         self._new, self._job_folder, self._watch = Phase.NEW, folder, Stopwatch()
         core = Worker(
             address,
@@ -83,11 +85,7 @@ class WorkerActor(CoreActor):
 
     def seats(self) -> dict[Address, Seat]:
         """Build the worker on the device Ray gave it, with as many threads as CPUs."""
-        import torch
-
-        threads = max(1, int(self.assignment.cpus))
-        torch.set_num_threads(threads)
-        device = _device(self.spec, torch.cuda.is_available())
+        threads, device = use_cpus(self.assignment.cpus), device_of(self.spec)
         seats: dict[Address, Seat] = {}
         for address in self.assignment.addresses:
             saved = self._saved(address)
@@ -103,15 +101,3 @@ class WorkerActor(CoreActor):
         """Return what really runs here."""
         seat = self._host and self._host.seat(self.name)
         return {**super().facts(), "first_step_s": getattr(seat, "first_step_s", None)}
-
-
-def _device(spec: JobSpec, has_cuda: bool) -> str:
-    if spec.scale.gpus_per_worker == 0:
-        return "cpu"
-    if not has_cuda:
-        raise TaskError(
-            spec.task.kind,
-            f"scale.gpus_per_worker={spec.scale.gpus_per_worker} but this node's torch finds no CUDA; install a CUDA "
-            "build of torch there, or set it to 0",
-        )
-    return "cuda"

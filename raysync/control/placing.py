@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from raysync.address import Address, shard
-from raysync.spec import Scale
+from raysync.address import COORDINATOR, EVALUATOR, Address, shard
+from raysync.spec import JobSpec, Scale
 
 Resources = Mapping[str, float]
+
+
+def servers_of(spec: JobSpec) -> tuple[Address, ...]:
+    """Return the cores a job has beside its workers, whatever their number."""
+    evaluators = (EVALUATOR,) if spec.eval.on == "evaluator" else ()
+    return (COORDINATOR, *map(shard, range(spec.scale.shards)), *evaluators)
 
 
 class Shortage(NamedTuple):

@@ -98,6 +98,8 @@ class Act(StrEnum):
     """tell the coordinator of a death and clear up"""
     DISMISS = "dismiss"
     """clear up after a worker that has left"""
+    RENEW = "renew"
+    """start an actor again that held nothing"""
     RECOVER = "recover"
     """start everything again from the last checkpoint"""
 
@@ -191,6 +193,8 @@ def _tend(seen: Seen) -> Plan:
     live = [worker for worker, found in workers.items() if found.life in (Life.STARTING, Life.ALIVE)]
     staying = [worker for worker in live if worker not in seen.leaving]
     actions = [Action(Act.REMOVE_DEAD, worker) for worker in dead] + [Action(Act.DISMISS, worker) for worker in gone]
+    lost = [name for name, found in seen.whose_death(Death.RENEW).items() if found.life is Life.DEAD]
+    actions += [Action(Act.RENEW, name) for name in lost]
     if seen.stop is not None:
         return Plan(JobState.STOPPING, seen.stop.reason, tuple(actions))
     missing = seen.wanted_workers - len(staying)

@@ -13,7 +13,7 @@ from raysync.knobs import KNOB_FIELDS
 from raysync.spec import JobSpec, parse_spec
 
 _WHERE = ("workers", "min_workers", "max_workers", "cpus_per_worker", "gpus_per_worker", "placement", "shards_in")
-_FREE = ("name", "budget", "checkpoint", "eval_every", "transport", *(f"scale.{name}" for name in _WHERE))
+_FREE = ("name", "budget", "checkpoint", "eval", "transport", *(f"scale.{name}" for name in _WHERE))
 """What may differ from the job a checkpoint was taken of."""
 _ABSENT = "nothing"
 
@@ -87,7 +87,7 @@ def _refusal(wrong: list[Difference], turned: Mapping[str, object]) -> str:
     for field, here, there in wrong:
         then = f", {turned[field]} when it was taken" if turned.get(field, there) != there else ""
         told.append(f"{field} ({here} here, {there} there{then})")
-    remedy = "only budget, checkpoint, eval_every, transport, the number of workers and where they run may change"
+    remedy = "only budget, checkpoint, eval, transport, the number of workers and where they run may change"
     if any(_is_knob(found.field) for found in wrong):
         remedy += "; turn a knob once the job runs"
     return f"was taken of a job with another {', '.join(told)}; {remedy}"

@@ -18,7 +18,7 @@ class Room(StrEnum):
     """Where an actor of a role may sit."""
 
     RESERVED = "reserved"
-    """on CPUs and GPUs of its own, as `scale` says, with the user's code"""
+    """on CPUs and GPUs of its own, as `scale` says"""
     BESIDE = "beside"
     """on a node that trains, without CPUs of its own"""
 
@@ -30,6 +30,8 @@ class Death(StrEnum):
     """another one takes its place; the rest train on"""
     RECOVER = "recover"
     """all go back to the last checkpoint"""
+    RENEW = "renew"
+    """it is started again; no core waits for it, and it held nothing"""
 
 
 class Traits(NamedTuple):
@@ -42,10 +44,14 @@ class Traits(NamedTuple):
     room: Room
     talks_to: frozenset[Role]
     death: Death
+    runs_user_code: bool = False
+    """Whether it builds the task, and so needs the environment the user asked for."""
+    computes: bool = True
+    """Whether it computes with tensors; a process that does not stays small."""
 
 
 _EVERY_ROLE = frozenset(Role)
-_SERVERS = frozenset({Role.COORDINATOR, Role.SHARD})
+_NOT_WORKERS = frozenset(Role) - {Role.WORKER}
 
 ROLES: Mapping[Role, Traits] = MappingProxyType(
     {
@@ -55,16 +61,30 @@ ROLES: Mapping[Role, Traits] = MappingProxyType(
             Room.BESIDE,
             _EVERY_ROLE,
             Death.RECOVER,
+            computes=False,
         ),
         Role.SHARD: Traits(
             "raysync.engine.server.shard:Shard",
             "actors.shell.shard:ShardActor",
             Room.BESIDE,
-            _EVERY_ROLE,
+            _EVERY_ROLE - {Role.EVALUATOR},
             Death.RECOVER,
         ),
+        Role.EVALUATOR: Traits(
+            "raysync.engine.evaluator:Evaluator",
+            "actors.shell.evaluator:EvaluatorActor",
+            Room.BESIDE,
+            frozenset({Role.COORDINATOR, Role.WORKER}),
+            Death.RENEW,
+            runs_user_code=True,
+        ),
         Role.WORKER: Traits(
-            "raysync.engine.worker:Worker", "actors.shell.worker:WorkerActor", Room.RESERVED, _SERVERS, Death.REPLACE
+            "raysync.engine.worker:Worker",
+            "actors.shell.worker:WorkerActor",
+            Room.RESERVED,
+            _NOT_WORKERS,
+            Death.REPLACE,
+            runs_user_code=True,
         ),
     }
 )

@@ -13,12 +13,17 @@ from raysync.address import Address
 from raysync.engine import messages as m
 from raysync.engine.effects import Effects, KeepModel, KeepPart, Note, Send
 from raysync.events import Event
+from raysync.spec import JobSpec
 
 
 class Core(Protocol):
     """A core as its host sees it."""
 
     address: Address
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job with the knobs the core has heard of."""
 
     def handle(self, message: m.Message, now_s: float = 0.0) -> Effects:
         """Take in a message."""

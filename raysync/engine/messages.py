@@ -37,6 +37,17 @@ class Join(Message, frozen=True):
     """How often this worker has been taken for dead, as it was told; the echo of a dead worker does not know."""
 
 
+class Judgement(msgspec.Struct, frozen=True):
+    """What a model was found to be worth, on a part of the evaluation data."""
+
+    round: int
+    """The synchronisation after which the model was as it was judged; -1 for the first model of all."""
+    part: int
+    parts: int
+    samples: int
+    metrics: dict[str, float]
+
+
 class Report(Message, frozen=True):
     """What I saw at a step. Under asynchronous strategies also: my update of this step is on the shards."""
 
@@ -47,6 +58,8 @@ class Report(Message, frozen=True):
     metrics: dict[str, float]
     wants_out: bool = False
     """The sender has asked to leave, in case that was not heard."""
+    judged: Judgement | None = None
+    """The sender's part of an evaluation, where one is made at this step."""
 
 
 class Leave(Message, frozen=True):
@@ -113,6 +126,25 @@ class Goodbye(Message, frozen=True):
 
 class SaveModel(Message, frozen=True):
     """Save the final model: whoever was to do it is gone."""
+
+
+# Worker -> evaluator -> coordinator
+
+
+class Judge(Message, frozen=True):
+    """Judge this model: the parameters and buffers all workers see at a step, exactly."""
+
+    step: int
+    round: int
+    payload: bytes
+
+
+class Judged(Message, frozen=True):
+    """What the model of a step was found to be worth."""
+
+    sender: Address
+    step: int
+    judgement: Judgement
 
 
 class NewView(Message, frozen=True):
@@ -326,6 +358,8 @@ AnyMessage = (
     | HasPush
     | Pull
     | Handover
+    | Judge
+    | Judged
     | NeedInit
     | NeedPush
     | State

@@ -22,8 +22,8 @@ class Combine(StrEnum):
     """the sum of the last running total of every worker there ever was"""
     NORM = "norm"
     """the root of the sum of squares, over the last value of every worker that is in"""
-    LEADER = "leader"
-    """as the one worker that measures it for all reports it"""
+    EVALUATION = "evaluation"
+    """the mean over the evaluation data, whoever judged which part of it"""
     JOB = "job"
     """workers do not report it: the coordinator works it out"""
 

@@ -28,16 +28,22 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         name="eval/accuracy",
         unit="ratio",
-        combine=Combine.LEADER,
+        combine=Combine.EVALUATION,
         text="Last evaluation accuracy.",
         prometheus=Prometheus("raysync_eval_accuracy_ratio"),
         short=Short("accuracy", "{:.1f} %", 100.0),
     ),
     Metric(
         name="eval/loss",
-        combine=Combine.LEADER,
+        combine=Combine.EVALUATION,
         text="Last evaluation loss.",
         prometheus=Prometheus("raysync_eval_loss"),
+    ),
+    Metric(
+        name="eval/round",
+        unit="rounds",
+        combine=Combine.EVALUATION,
+        text="Synchronisation after which the evaluated model was; -1 for the first model of all.",
     ),
     Metric(
         name="sync/lssr",
@@ -102,6 +108,12 @@ METRICS: tuple[Metric, ...] = (
         combine=Combine.JOB,
         text="What SelSync compares with its threshold.",
         prometheus=Prometheus("raysync_grad_delta"),
+    ),
+    Metric(
+        name="sync/delta",
+        combine=Combine.JOB,
+        text="SelSync's threshold, given or found.",
+        prometheus=Prometheus("raysync_delta"),
     ),
     Metric(
         name="staleness/max",

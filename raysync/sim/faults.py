@@ -27,6 +27,7 @@ POINTS = (
     "coordinator.decided",
     "coordinator.saved",
     "coordinator.sending",
+    "evaluator.judging",
 )
 """Where a process can be killed. `saved`: the state is durable, nothing is sent yet. `sending`: one message is out,
 the rest is not.
@@ -52,6 +53,7 @@ MESSAGES = (
         "Handover",
     ),
     *("NeedInit", "NeedPush", "State", "Update", "Ack", "ViewSeen", "CheckpointRequest", "CheckpointPart"),
+    *("Judge", "Judged"),
 )
 """The messages that can be lost, doubled, delayed or overtaken."""
 

@@ -10,11 +10,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from raysync.address import COORDINATOR, Address, Role, shard
+from raysync.address import COORDINATOR, Address
+from raysync.control.placing import servers_of
 from raysync.control.roles import ROLES, Death, found
 from raysync.engine import messages as m
 from raysync.engine.core import Core, Host
 from raysync.engine.effects import Effects, KeepPart, Send
+from raysync.engine.evaluator import Evaluator
 from raysync.engine.worker import Phase, Worker
 from raysync.events import Event
 from raysync.sim.clock import Clock
@@ -72,8 +74,7 @@ class SimHost(Host):
         self.saved_by: list[int] = []
         """The workers that have saved the final model."""
         self.next_worker = 0
-        servers = (COORDINATOR, *map(shard, range(spec.scale.shards)))
-        self.cores: dict[Address, Core] = {address: self._made(address) for address in servers}
+        self.cores: dict[Address, Core] = {address: self._made(address) for address in servers_of(spec)}
         self.after(RETRY_S, self._tick_coordinator)
 
     @property
@@ -113,7 +114,7 @@ class SimHost(Host):
 
     def _made(self, address: Address) -> Core:
         traits = ROLES[address.role]
-        brought = {"workload": self.workload} if address.role is Role.WORKER else {}
+        brought = {"workload": self.workload} if traits.runs_user_code else {}
         probe = lambda point: self._probe(address, point)  # noqa: E731
         core: Core = found(traits.core)(address, self.spec, **brought, probe=probe)
         return core
@@ -199,7 +200,8 @@ class SimHost(Host):
             self._on_send(core.address, send)
         self.ledger.sent(message)
         size_bytes = _MESSAGE_BYTES + message.payload_bytes
-        arrival_s = self._wires.arrival_s(str(core.address), str(send.to), size_bytes, self.now_s)
+        limit_mbit = core.spec.transport.limit_mbit
+        arrival_s = self._wires.arrival_s(str(core.address), str(send.to), size_bytes, self.now_s, limit_mbit)
         fault = self._injector.due(type(message).__name__)
         deliver = lambda: self._deliver(send)  # noqa: E731
         if fault is None or fault.action == "duplicate":
@@ -237,7 +239,9 @@ class SimHost(Host):
             self.after(0.0, late)
 
     def _schedule_work(self, core: Core) -> None:
-        """Let a worker compute its next step, after as long as a step takes."""
+        """Let a worker compute its next step, after as long as a step takes; whoever else has work does it at once."""
+        if isinstance(core, Evaluator) and core.is_ready():
+            self.after(0.0, lambda: self._work_if_there(core))
         if not isinstance(core, Worker) or core.phase is not Phase.READY:
             return
         step = core.step
@@ -247,6 +251,10 @@ class SimHost(Host):
                 self.act(core, core.work)
 
         self.after(self._pace.duration_s(self.spec.seed, core.id, step), compute)
+
+    def _work_if_there(self, core: Core) -> None:
+        if self.cores.get(core.address) is core:
+            self.act(core, core.work)
 
     def _tick(self, core: Core, interval_s: float) -> None:
         """Repeat what a core waits for, ever more rarely while nothing comes; only where messages can be lost."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raysync.address import COORDINATOR, Address, Role, shard, worker
+from raysync.address import COORDINATOR, Address, Role, worker
+from raysync.control.placing import servers_of
 from raysync.engine import messages as m
 from raysync.engine.coordinator import Coordinator
 from raysync.engine.server.shard import Shard
@@ -114,8 +115,7 @@ class Simulation(SimHost):
 
     def _describe(self) -> str:
         found = [f"{core.address} {core.phase.value} at step {core.step}" for core in self.workers.values()]
-        servers = (COORDINATOR, *map(shard, range(self.spec.scale.shards)))
-        down = [str(address) for address in servers if address not in self.cores]
+        down = [str(address) for address in servers_of(self.spec) if address not in self.cores]
         return (
             f"at {self.now_s:.2f} s: {', '.join(found) or 'no workers'}; down: {', '.join(down) or 'nothing'}; "
             f"next step {self.coordinator.pacing.next_step}"

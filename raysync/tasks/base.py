@@ -19,7 +19,11 @@ class MapDataset(Sized, Protocol):
 
 
 class Task(Protocol):
-    """What a worker needs of a task. `metrics`, `labels` and `stages` are optional."""
+    """What a worker needs of a task.
+
+    Optional: `metrics(model, batch)`, numbers beside the loss; or in its place `evaluate(model, batch)`, which returns
+    the loss and all numbers of one forward pass; `labels()`, `stages(n)`.
+    """
 
     def model(self) -> nn.Module:
         """Return a freshly initialised model; the caller has seeded torch."""
@@ -66,10 +70,14 @@ class Classification(TaskSpec):
         inputs, labels = batch
         return cross_entropy(model(inputs), labels)
 
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, float]:
-        """Return the share of samples whose most likely class is the right one."""
+    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Any]:
+        """Return the mean cross-entropy, and the share of samples whose most likely class is the right one."""
+        from torch.nn.functional import cross_entropy
+
         inputs, labels = batch
-        return {"accuracy": (model(inputs).argmax(dim=1) == labels).float().mean().item()}
+        scores = model(inputs)
+        accuracy = (scores.argmax(dim=1) == labels).float().mean()
+        return {"loss": cross_entropy(scores, labels), "accuracy": accuracy}
 
 
 def mlp(sizes: Sequence[int]) -> nn.Sequential:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,20 @@ if TYPE_CHECKING:
     from torch import nn
 
 _EVAL_BATCH = 1024
+
+
+class Part(NamedTuple):
+    """A part of the evaluation data: one of `parts` of equal length, counted from 0."""
+
+    part: int = 0
+    parts: int = 1
+
+    def of(self, num_samples: int) -> range:
+        """Return which of so many samples belong to it."""
+        return range(self.part * num_samples // self.parts, (self.part + 1) * num_samples // self.parts)
+
+
+WHOLE = Part()
 
 
 class Workload:
@@ -52,20 +67,29 @@ class Workload:
             return self.train_data.tensors[1].numpy().astype(np.int64)
         return None
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Return the mean loss and metrics over the evaluation data."""
+    def evaluate(self, model: nn.Module, part: Part = WHOLE) -> dict[str, float]:
+        """Return the mean loss and metrics over the evaluation data, or a part of it; nothing for an empty part."""
         model.eval()
         totals: dict[str, float] = {}
-        count = len(self.eval_data)
-        metrics = getattr(self.task, "metrics", None)
+        chosen = part.of(len(self.eval_data))
         with torch.no_grad():
-            for start in range(0, count, _EVAL_BATCH):
-                indices = np.arange(start, min(count, start + _EVAL_BATCH))
-                batch = self._collate(self.eval_data, indices)
-                found = {"loss": self.task.loss(model, batch), **(metrics(model, batch) if metrics else {})}
-                for name, value in found.items():
-                    totals[name] = totals.get(name, 0.0) + self._number(name, value) * len(indices) / count
+            for start in range(chosen.start, chosen.stop, _EVAL_BATCH):
+                indices = np.arange(start, min(chosen.stop, start + _EVAL_BATCH))
+                for name, value in self._judged(model, self._collate(self.eval_data, indices)).items():
+                    totals[name] = totals.get(name, 0.0) + self._number(name, value) * len(indices) / len(chosen)
         return {f"eval/{name}": value for name, value in totals.items()}
+
+    def _judged(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """Return loss and metrics of a batch: from one forward pass where the task can, else from one for each."""
+        together = getattr(self.task, "evaluate", None)
+        if together is None:
+            metrics = getattr(self.task, "metrics", None)
+            return {"loss": self.task.loss(model, batch), **(metrics(model, batch) if metrics else {})}
+        found = together(model, batch)
+        if not isinstance(found, Mapping) or "loss" not in found:
+            told = f"the names {', '.join(map(str, found))}" if isinstance(found, Mapping) else type(found).__name__
+            raise TaskError(self.name, f"evaluate() must return a dict with 'loss' and other numbers, not {told}")
+        return found
 
     def _number(self, name: str, value: Any) -> float:
         try:

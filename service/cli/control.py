@@ -28,7 +28,7 @@ def set_knobs(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and answer, but change nothing.")] = False,
 ) -> None:
-    """Turn a running job's knobs: delta, staleness_bound, sync_every, push_ratio, pull_ratio, lr, workers, pause.
+    """Turn a running job's knobs: delta, staleness_bound, sync_every, ratios, lr, limit_mbit, workers, pause.
 
     All workers have the new values from the next decision on. The answer says how to undo it.
     """
@@ -108,10 +108,13 @@ def _parsed(text: str) -> tuple[str, Any]:
         raise typer.BadParameter(f"{text!r}: write knob=value, such as delta=0.5")
     if value.lower() in ("inf", "infinity", '"infinity"'):
         return name, float("inf")
+    words = {"auto": "auto", "none": None, "null": None}
+    if value.strip('"').lower() in words:
+        return name, words[value.strip('"').lower()]
     try:
         found = json.loads(value.lower() if value.lower() in ("true", "false") else value)
     except ValueError:
         found = None
     if not isinstance(found, bool | int | float):
-        raise typer.BadParameter(f"{text!r}: the value must be a number, true, false or inf")
+        raise typer.BadParameter(f"{text!r}: the value must be a number, true, false, inf, auto or none")
     return name, found

@@ -78,6 +78,8 @@ def submit(
             "priority": asked.priority if priority is None else priority,
         }
         job = client.submit(asked.spec, key=key, resume_from=resume_from, **options)
+        for sentence in job.advice:
+            typer.secho(f"note: {sentence}", err=True, fg="yellow")
         if follow:
             from service.cli.watch import follow_job
 

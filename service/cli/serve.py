@@ -39,6 +39,10 @@ def serve(
     num_cpus: Annotated[
         int | None, typer.Option("--num-cpus", help="CPUs a Ray started here offers to jobs. [8, or what there is]")
     ] = None,
+    warm: Annotated[
+        int | None,
+        typer.Option("--warm", help="Processes a Ray started here keeps ready for the next job's workers. [6]"),
+    ] = None,
     max_live_jobs: Annotated[
         int | None,
         typer.Option(
@@ -98,6 +102,7 @@ def serve(
         "storage": storage,
         "ray_address": ray_address,
         "num_cpus": num_cpus,
+        "warm": warm,
         "max_live_jobs": max_live_jobs,
         "replaces_ray": replaces_ray,
         "tls_cert": tls_cert,

@@ -45,7 +45,7 @@ Requirement = Annotated[
     ),
 ]
 """A name with versions: no URLs and no options, which could send pip elsewhere."""
-KnobChange = float | bool | Literal["Infinity"]
+KnobChange = float | bool | Literal["Infinity", "auto"] | None
 
 _EXAMPLE_SPEC: Any = {
     "name": "digits",
@@ -156,6 +156,7 @@ class JobPublic(JobSummary):
     runs: dict[str, Any] = Field(description="what really runs: link, codecs, devices, actors")
     path: str = Field(description="the job's folder")
     last_sequence: int = Field(description="the number of its last event")
+    advice: list[str] = Field(default=[], description="settings that are known to be fragile, and what to change")
 
 
 class JobPage(BaseModel):

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from raysync.advice import advice
 from raysync.ports import CheckpointSeen
+from raysync.spec import JobSpec
 from service.errors import BadRequest
 from service.http.schemas import CheckpointPublic, JobPublic, JobSummary, PackagePublic
 from service.security.redaction import redacted, redacted_values
@@ -39,6 +41,7 @@ def public(row: JobRow, queue_position: int | None) -> JobPublic:
         runs=redacted_values(row.runs),
         path=redacted(row.path),
         last_sequence=row.last_sequence,
+        advice=list(advice(JobSpec.model_validate_json(row.spec))),
     )
 
 

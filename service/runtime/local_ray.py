@@ -42,8 +42,15 @@ class _Node(NamedTuple):
 class EmbeddedRay:
     """One Ray node, kept under a folder."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str], num_cpus: int, pass_env: Collection[str] = ()) -> None:
-        self._folder, self._num_cpus = folder, num_cpus
+    def __init__(
+        self,
+        folder: Path,
+        env: Mapping[str, str],
+        num_cpus: int,
+        pass_env: Collection[str] = (),
+        node_env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._folder, self._num_cpus, self._node_env = folder, num_cpus, dict(node_env or {})
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._is_ending = threading.Event()
         self.env = {
@@ -139,7 +146,12 @@ class EmbeddedRay:
         ]
         with log.open("wb") as file:
             process = subprocess.Popen(
-                command, env=self.env, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+                command,
+                env={**self.env, **self._node_env},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
             )
         node = _Node(process.pid, born(process.pid) or "", address)
         written = self._record.with_suffix(".part")

@@ -28,6 +28,8 @@ from service.store import Store
 from service.store.reading import Pools
 
 _DAY_S = 86_400.0
+_NODE_ENV = {"RAY_preload_python_modules": "actors.preload"}
+"""Has the processes of a Ray of the service's own import what actors need before they are asked for."""
 _THREADS = 16
 """For what the service does on its own."""
 
@@ -38,12 +40,13 @@ def build(settings: Settings) -> tuple[Parts, EmbeddedRay | None]:
     store.database.migrate()
     embedded, env = None, without_own(environment())
     if settings.ray_address is None:
-        embedded = EmbeddedRay(settings.folder / "ray", env, settings.num_cpus, settings.pass_env)
+        embedded = EmbeddedRay(settings.folder / "ray", env, settings.num_cpus, settings.pass_env, _NODE_ENV)
         env = embedded.env
+    warm = str(settings.warm if embedded is not None else 0)
     runtime = GatewayRuntime(
         name=embedded.name if embedded is not None else str(settings.ray_address),
         address=embedded.address if embedded is not None else lambda: str(settings.ray_address),
-        command=lambda address, endpoint: (sys.executable, "-m", "actors.gateway", address, endpoint, str(os.getpid())),
+        command=lambda *where: (sys.executable, "-m", "actors.gateway", *where, str(os.getpid()), warm),
         env=env,
         log=settings.folder / "gateway.log",
         give_up=embedded.give_up if embedded is not None else lambda: None,

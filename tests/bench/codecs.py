@@ -105,7 +105,7 @@ def accuracy(codec: Compressor, workload: Workload) -> float:
             lr_schedule={"kind": "cosine", "final_ratio": 0.05},
             scale={"workers": 4, "shards": 2},
             budget={"steps": 1000},
-            eval_every=1000,
+            eval={"every": 1000},
             seed=seed,
         )
         found.append(Simulation(spec, workload=workload).run().metrics["eval/accuracy"])

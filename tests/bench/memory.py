@@ -30,7 +30,13 @@ def main() -> int:
             task = {"kind": "custom", "entrypoint": "tests.bench.rounds:Still", "args": {"elements": ELEMENTS}}
             scale = {"workers": 2, "shards": 1}
             spec = parse_spec(
-                {"task": task, "scale": scale, "budget": {"steps": 12}, "eval_every": 10**9, "data": {"batch_size": 1}}
+                {
+                    "task": task,
+                    "scale": scale,
+                    "budget": {"steps": 12},
+                    "eval": {"every": 10**9},
+                    "data": {"batch_size": 1},
+                }
                 | {"optimizer": {"kind": "sgd", "lr": 1e-6}, **fields}
             )
             actors = run(spec, storage).runs.actors

@@ -120,7 +120,7 @@ def _measure(name: str, fields: dict[str, Any], steps: int, folder: str, env: di
         "optimizer": {"kind": "sgd", "lr": 0.2},
         "scale": {"workers": 2, "shards": 2},
         "budget": {"steps": steps},
-        "eval_every": 10,
+        "eval": {"every": 10},
         "seed": 7,
         "transport": "direct",
         **fields,

@@ -29,7 +29,7 @@ def measure(label: str, partition: str, workload: Workload, seed: int = 7) -> di
         {"kind": "selsync", "delta": 0.3, "aggregate": setting.get("aggregate", "parameters")},
         optimizer=setting["optimizer"],
         data={"batch_size": 32, "partition": partition, "label_skew": setting["skew"]},
-        eval_every=100,
+        eval={"every": 100},
         seed=seed,
     )
     result = simulate(spec, workload)

@@ -83,7 +83,7 @@ def _round_s(workers: int, megabytes: int, storage: str) -> float:
             "data": {"batch_size": 1},
             "scale": {"workers": workers, "shards": workers, "shards_in": "workers"},
             "budget": {"steps": steps},
-            "eval_every": 10**9,
+            "eval": {"every": 10**9},
             "transport": "direct",
         }
     )

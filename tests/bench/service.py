@@ -126,7 +126,7 @@ def _readers(service: Service, client: Client, in_trouble: bool = False) -> None
             "scale": {"workers": 1},
             "data": {"batch_size": 8},
             "budget": {"steps": 10**6},
-            "eval_every": 10**6,
+            "eval": {"every": 10**6},
         }
     )
     id = client.submit(spec, package=package).id

@@ -50,7 +50,7 @@ def digits_job(strategy: dict[str, Any], **changes: Any) -> JobSpec:
             "data": {"batch_size": 32},
             "scale": {"workers": 4, "shards": 2, "block_bytes": 16384},
             "budget": {"steps": STEPS},
-            "eval_every": 10,
+            "eval": {"every": 10},
             "seed": 7,
             **changes,
         }

@@ -32,7 +32,7 @@ def main() -> int:
                 "strategy": {"kind": "fedavg", "sync_every": 20},
                 "scale": {"workers": 2},
                 "budget": {"steps": 20 * 40},
-                "eval_every": 10**9,
+                "eval": {"every": 10**9},
             }
         )
         result = run(spec, storage)

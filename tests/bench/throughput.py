@@ -27,7 +27,7 @@ LARGE = {"kind": "char_lm", "width": 256, "depth": 6, "heads": 8, "context": 64,
 def job(task: dict[str, Any], batch_size: int, steps: int, **fields: Any) -> JobSpec:
     """Return a job of the bench."""
     scale = {"workers": WORKERS, **fields.pop("scale", {})}
-    common = {"task": task, "data": {"batch_size": batch_size}, "budget": {"steps": steps}, "eval_every": 10**9}
+    common = {"task": task, "data": {"batch_size": batch_size}, "budget": {"steps": steps}, "eval": {"every": 10**9}}
     return parse_spec(
         {**common, "optimizer": {"kind": "sgd", "lr": 0.01}, "scale": scale, "transport": "direct", **fields}
     )

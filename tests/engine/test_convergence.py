@@ -30,7 +30,7 @@ def _train(delta: float | None, codec: str | None, error_feedback: bool = True) 
         lr_schedule={"kind": "cosine", "final_ratio": 0.05},
         data={"batch_size": 32},
         budget={"steps": 1000},
-        eval_every=1000,
+        eval={"every": 1000},
         seed=7,
         scale={"workers": 4, "shards": 2, "block_bytes": 524288},
     )

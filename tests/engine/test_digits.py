@@ -14,7 +14,7 @@ DIGITS: dict[str, Any] = {
     "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9},
     "data": {"batch_size": 32},
     "budget": {"steps": 400},
-    "eval_every": 50,
+    "eval": {"every": 50},
     "seed": 7,
     "scale": {"workers": 4, "shards": 2, "block_bytes": 65536},
 }

@@ -125,7 +125,7 @@ def test_budget_ends_the_job_early(name: str) -> None:
     assert 1.0 <= by_time.run().virtual_time_s < 2.0
     target = {"metric": "eval/distance", "value": 1.5}
     by_target = Simulation(
-        job(EVERY[name], budget={"steps": 10_000, "target": target}, eval_every=5), workload=workload(job())
+        job(EVERY[name], budget={"steps": 10_000, "target": target}, eval={"every": 5}), workload=workload(job())
     )
     result = by_target.run()
     assert result.metrics["eval/distance"] <= 1.6

@@ -147,8 +147,8 @@ def test_an_evaluation_that_cuts_views_loses_no_gradient() -> None:
             return {"zero": 0.0}
 
     for strategy in ({"kind": "bsp"}, {"kind": "local_sgd", "sync_every": 3}):
-        plain = run(models.Regression(), strategy, eval_every=1)
-        assert torch.equal(final_vector(run(Careless(), strategy, eval_every=1)), final_vector(plain))
+        plain = run(models.Regression(), strategy, eval={"every": 1})
+        assert torch.equal(final_vector(run(Careless(), strategy, eval={"every": 1})), final_vector(plain))
 
 
 def test_parameters_that_share_memory_are_refused() -> None:

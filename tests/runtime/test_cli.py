@@ -24,7 +24,7 @@ SPEC = {
     "strategy": {"kind": "selsync", "delta": 0.3},
     "scale": {"workers": 2, "shards_in": "workers"},
     "budget": {"steps": 60},
-    "eval_every": 20,
+    "eval": {"every": 20},
 }
 
 

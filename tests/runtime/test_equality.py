@@ -33,7 +33,7 @@ def spec_for(strategy: str, codec: str, shards: int, link: str, **changes: Any) 
         transport=link,
         optimizer={"kind": "sgd", "lr": 0.05, "momentum": 0.9},
         budget={"steps": 12},
-        eval_every=5,
+        eval={"every": 5},
         **changes,
     )
 

@@ -31,7 +31,7 @@ def digits(**changes: Any) -> JobSpec:
     """A small job; without a budget, one that goes on until it is ended, and leaves the cores to others."""
     scale = {"workers": 2, "cpus_per_worker": 1, **changes.pop("scale", {})}
     task = {"kind": "digits", "hidden": [16]} if "budget" in changes else TASK
-    defaults: dict[str, Any] = {"task": task, "budget": {"steps": LONG}, "eval_every": 50}
+    defaults: dict[str, Any] = {"task": task, "budget": {"steps": LONG}, "eval": {"every": 50}}
     return job(changes.pop("strategy", {"kind": "selsync", "delta": 0.3}), scale=scale, **{**defaults, **changes})
 
 
@@ -165,7 +165,11 @@ def test_a_dead_shard_without_checkpoint_fails_the_job_and_says_so(storage: str)
     ],
 )
 def test_resume_ends_in_the_bits_of_a_run_without_a_break(strategy: dict[str, Any], storage: str) -> None:
-    changes = {"task": {"kind": "digits", "hidden": [16]}, "eval_every": 10, "compression": {"push": {"kind": "fp16"}}}
+    changes = {
+        "task": {"kind": "digits", "hidden": [16]},
+        "eval": {"every": 10},
+        "compression": {"push": {"kind": "fp16"}},
+    }
     spec = job(strategy, scale={"workers": 2}, checkpoint={"every_rounds": 4}, budget={"steps": 40}, **changes)
     whole = fit(spec, storage_path=storage)
     assert whole.error is None, whole.error
@@ -244,7 +248,7 @@ def number():
 
 def custom(entrypoint: str, **args: Any) -> JobSpec:
     task = {"kind": "custom", "entrypoint": entrypoint, "args": args}
-    return parse_spec({"task": task, "scale": {"workers": 2}, "budget": {"steps": 20}, "eval_every": 10})
+    return parse_spec({"task": task, "scale": {"workers": 2}, "budget": {"steps": 20}, "eval": {"every": 10}})
 
 
 @pytest.fixture

@@ -57,5 +57,5 @@ def test_the_readmes_own_model_trains(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "my_module.py").write_text(block)
     monkeypatch.syspath_prepend(str(tmp_path))
     task = {"kind": "custom", "entrypoint": "my_module:MyTask", "args": {"width": 32}}
-    found = Simulation(job({"kind": "bsp"}, task=task, budget={"steps": 300}, eval_every=300)).run().metrics
+    found = Simulation(job({"kind": "bsp"}, task=task, budget={"steps": 300}, eval={"every": 300})).run().metrics
     assert found["eval/error"] < 0.5

@@ -28,7 +28,7 @@ SPEC: dict[str, Any] = {
     "strategy": {"kind": "selsync", "delta": 0.3},
     "scale": {"workers": 2, "max_workers": 3},
     "budget": {"steps": LONG},
-    "eval_every": 100,
+    "eval": {"every": 100},
 }
 ONE = {"workers": 1, "max_workers": 2, "shards_in": "workers"}
 

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from raysync.address import COORDINATOR, Address, Role, shard, worker
+from raysync.address import COORDINATOR, EVALUATOR, Address, Role, shard, worker
 from raysync.engine.plain import dump, load
 
 EXAMPLES = {
     "coordinator": COORDINATOR,
+    "evaluator": EVALUATOR,
     **{f"{role}/{index}": Address(role, 0, index) for role in (Role.SHARD, Role.WORKER) for index in (0, 7, 1024)},
     **{f"{role}/{stage}/3": Address(role, stage, 3) for role in (Role.SHARD, Role.WORKER) for stage in (1, 12)},
 }
@@ -42,7 +43,7 @@ def test_the_short_names_are_the_addresses_of_stage_zero() -> None:
     "text",
     ["", "/", "nobody", "nobody/1", "Worker/1", " worker/1", "worker/", "worker//1", "worker/-1", "worker/+1", "worker/x"]
     + ["worker/1.0", "worker/1 ", "worker/1\n", "worker/1_0", "worker/0x1", "worker/²", "worker/١", "worker/1/2/3", "worker 1"]
-    + ["worker", "coordinator/3", "worker/0/3", "worker/007"],
+    + ["worker", "coordinator/3", "evaluator/0", "worker/0/3", "worker/007"],
 )  # fmt: skip
 def test_a_text_that_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no address"):
@@ -50,7 +51,7 @@ def test_a_text_that_is_no_address_is_refused(text: str) -> None:
 
 
 def test_order_is_by_role_then_stage_then_number() -> None:
-    ordered = [COORDINATOR, *map(shard, range(12)), *map(worker, range(120)), Address(Role.WORKER, 1, 0)]
+    ordered = [COORDINATOR, EVALUATOR, *map(shard, range(12)), *map(worker, range(120)), Address(Role.WORKER, 1, 0)]
     shuffled = random.Random(1).sample(ordered, len(ordered))
     assert sorted(shuffled) == ordered, "2 comes before 10"
     assert min(worker(10), worker(9)) == worker(9)

@@ -17,6 +17,7 @@ from raysync.engine.core import Core
 from raysync.engine.effects import Effects, KeepModel, KeepPart, Note, Send
 from raysync.errors import CheckpointError
 from raysync.events import Event
+from tests.jobs import job
 
 HERE, NEIGHBOUR, ELSEWHERE = worker(0), worker(1), shard(7)
 
@@ -58,6 +59,7 @@ class Silent:
     """A core that has nothing to say."""
 
     done = False
+    spec = job()
 
     def __init__(self, address: Address) -> None:
         self.address = address

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysync.address import COORDINATOR, shard, worker
+from raysync.address import COORDINATOR, EVALUATOR, shard, worker
 from raysync.control.incidents import Incidents, with_deaths
 from raysync.control.placing import Shortage, demand_of, place, seat_servers
 from raysync.control.reconcile import Act, ActorSeen, Life, Seen, StopAsked, reconcile
@@ -60,6 +60,15 @@ def test_a_dead_worker_is_buried_and_replaced() -> None:
     assert acts(plan) == [("remove_dead", 1), ("add", None)]
     assert plan.state is JobState.RECOVERING
     assert "worker 1 died (killed)" in plan.reason
+
+
+def test_an_evaluator_that_died_is_started_again_and_one_that_raised_ends_the_job() -> None:
+    plan = reconcile(seen(servers={**SERVERS, EVALUATOR: DEAD}))
+    assert (plan.state, acts(plan)) == (JobState.RUNNING, [("renew", 0)])
+    assert plan.actions[0].who == EVALUATOR
+    assert acts(reconcile(seen(servers={**SERVERS, EVALUATOR: ALIVE}))) == []
+    plan = reconcile(seen(servers={**SERVERS, EVALUATOR: ActorSeen(Life.FAILED, "eval_data() raised")}))
+    assert (plan.state, plan.reason) == (JobState.FAILED, "evaluator: eval_data() raised")
 
 
 def test_workers_that_keep_dying_end_the_job() -> None:

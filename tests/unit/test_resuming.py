@@ -46,7 +46,7 @@ GOES_ON = [
     ("delta was turned off", {"delta": float("inf")}, {}),
     ("lr and ratio were turned", {"lr": 0.01, "push_ratio": 0.5}, {}),
     ("the turned value is given", {"delta": 0.9}, {"strategy": {"kind": "selsync", "delta": 0.9}}),
-    ("another budget", {}, {"budget": {"steps": 9}, "eval_every": 7, "transport": "ray", "name": "other"}),
+    ("another budget", {}, {"budget": {"steps": 9}, "eval": {"every": 7}, "transport": "ray", "name": "other"}),
 ]
 
 

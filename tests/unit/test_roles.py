@@ -48,10 +48,11 @@ def test_who_is_talked_to_talks_back(role: Role) -> None:
         assert role in ROLES[other].talks_to, f"{role} talks to {other}, who never answers"
 
 
-def test_only_a_death_that_is_replaced_leaves_the_others_training() -> None:
-    """Whoever holds what nobody else has takes the job back to a checkpoint; it sits where it costs no worker."""
-    for role, traits in ROLES.items():
-        assert (traits.death is Death.RECOVER) == (traits.room is Room.BESIDE), role
+def test_only_workers_take_room_and_only_servers_of_parameters_take_the_job_back() -> None:
+    """Whoever holds what no other core has takes the job back to a checkpoint; it sits where it costs no worker."""
+    assert {role for role, traits in ROLES.items() if traits.room is Room.RESERVED} == {Role.WORKER}
+    assert {role for role, traits in ROLES.items() if traits.death is Death.RECOVER} == {Role.COORDINATOR, Role.SHARD}
+    assert {role for role, traits in ROLES.items() if traits.runs_user_code} == {Role.WORKER, Role.EVALUATOR}
 
 
 def test_a_simulation_sends_nothing_past_the_table() -> None:
@@ -65,12 +66,14 @@ def test_a_simulation_sends_nothing_past_the_table() -> None:
         pairs.add((sender.role, send.to.role))
 
     for strategy in EVERY.values():
-        spec = job(strategy, scale={"shards": 2}, checkpoint={"every_rounds": 3}, budget={"steps": 12})
+        judged = {"every": 5, "on": "evaluator"}
+        spec = job(strategy, scale={"shards": 2}, checkpoint={"every_rounds": 3}, budget={"steps": 12}, eval=judged)
         kill = Fault(action="kill", where="worker.computed", nth=9)
         Simulation(spec, workload=workload(spec), faults=(kill,), on_send=watch).run()
     allowed = {(role, other) for role, traits in ROLES.items() for other in traits.talks_to}
     assert pairs <= allowed
     assert {(Role.WORKER, Role.SHARD), (Role.SHARD, Role.WORKER), (Role.SHARD, Role.COORDINATOR)} <= pairs
+    assert {(Role.WORKER, Role.EVALUATOR), (Role.EVALUATOR, Role.COORDINATOR)} <= pairs
 
 
 def test_a_path_that_leads_nowhere_says_so() -> None:

@@ -123,8 +123,8 @@ def test_refusal_names_field_value_and_remedy(data: dict[str, Any], field: str, 
 
 def test_every_problem_is_told_at_once() -> None:
     with pytest.raises(SpecError) as caught:
-        parse_spec(_with(seed=-1, eval_every=0, name="Not A Name"))
-    assert {problem.field for problem in caught.value.problems} == {"seed", "eval_every", "name"}
+        parse_spec(_with(seed=-1, eval={"every": 0}, name="Not A Name"))
+    assert {problem.field for problem in caught.value.problems} == {"seed", "eval.every", "name"}
 
 
 @pytest.mark.parametrize("text", ["- a\n- list", "{a: [", "\x00", ""])
@@ -158,3 +158,12 @@ def test_a_field_of_another_kind_is_named_as_that(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").touch()
     with pytest.raises(SpecError, match=r"job.yaml: is empty"):
         read_spec(tmp_path / "job.yaml")
+
+
+def test_the_older_name_of_a_field_is_accepted() -> None:
+    assert parse_spec(_with(eval_every=7)).eval.every == 7
+    assert parse_spec({"task": {"kind": "digits"}}).eval.every == 100
+    with pytest.raises(SpecError, match="eval_every: got 0"):
+        parse_spec({"task": {"kind": "digits"}, "eval_every": 0})
+    with pytest.raises(SpecError, match="give only that one"):
+        parse_spec({"task": {"kind": "digits"}, "eval_every": 7, "eval": {"every": 8}})

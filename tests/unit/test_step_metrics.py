@@ -9,6 +9,7 @@ import pytest
 
 from raysync.address import Address, worker
 from raysync.engine import messages as m
+from raysync.engine.coordinator.combining import evaluation
 from raysync.engine.coordinator.step_metrics import StepMetrics
 from raysync.metrics import METRICS, Combine, Metric
 from raysync.spec import parse_spec
@@ -22,7 +23,6 @@ FULL = {
     "comm/dense_bytes": 600.0,
     "feedback/residual_norm": 3.0,
     "time/compute_s": 0.5,
-    "eval/loss": 0.25,
 }
 OTHER = {**FULL, "train/loss": 5.0, "train/samples": 24.0, "feedback/residual_norm": 4.0, "time/compute_s": 0.1}
 FOLLOWS = {
@@ -55,15 +55,39 @@ def test_each_is_combined_as_the_registry_says() -> None:
         "feedback/residual_norm": 5.0,
         "feedback/lost_norm": 0.0,
         "time/compute_s": 0.3,
-        "eval/loss": 0.25,
         "sync/lssr": 0.0,
         "sync/rounds": 0.0,
     }
 
 
-def test_an_evaluation_only_its_task_knows_is_told_too() -> None:
-    told = books().metrics(reports({**FULL, "eval/bleu": 0.4}, OTHER), 1.0)
-    assert (told["eval/bleu"], told["eval/loss"]) == (0.4, 0.25)
+def judged(part: int, parts: int, samples: int, round: int = 3, **metrics: float) -> m.Judgement:
+    return m.Judgement(round, part, parts, samples, {f"eval/{name}": value for name, value in metrics.items()})
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([], {}),
+        ([judged(0, 1, 40, loss=0.25, bleu=0.4)], {"eval/loss": 0.25, "eval/bleu": 0.4, "eval/round": 3.0}),
+        ([judged(1, 2, 30, loss=1.0), judged(0, 2, 10, loss=2.0)], {"eval/loss": 1.25, "eval/round": 3.0}),
+        ([judged(0, 2, 40, loss=0.5), judged(1, 2, 0)], {"eval/loss": 0.5, "eval/round": 3.0}),
+        ([judged(0, 2, 40, loss=0.5)], {}),
+        ([judged(0, 2, 40, loss=0.5), judged(1, 3, 20, loss=0.5)], {}),
+        ([judged(0, 2, 40, loss=0.5), judged(1, 2, 40, round=4, loss=0.5)], {}),
+        ([judged(0, 1, 0)], {}),
+    ],
+    ids=["none", "whole", "weighted", "empty part", "missing part", "another split", "another round", "no data"],
+)
+def test_an_evaluation_is_told_once_every_part_of_it_is_there(
+    parts: list[m.Judgement], expected: dict[str, float]
+) -> None:
+    assert evaluation(parts) == expected
+    told = {
+        worker(n): m.Report(view=1, sender=worker(n), step=0, values=(), metrics=FULL, judged=part)
+        for n, part in enumerate(parts)
+    }
+    found = books().metrics(told, 1.0) if told else {}
+    assert {name: value for name, value in found.items() if name.startswith("eval/")} == expected
 
 
 @pytest.mark.parametrize("key", FULL)
@@ -89,7 +113,7 @@ def test_an_empty_report_leaves_totals_as_they_were() -> None:
 
 @pytest.mark.parametrize(
     ("combine", "expected"),
-    [("mean", 3.0), ("sum", 6.0), ("max", 4.0), ("leader", 4.0), ("total", 6.0), ("norm", 20**0.5)],
+    [("mean", 3.0), ("sum", 6.0), ("max", 4.0), ("total", 6.0), ("norm", 20**0.5)],
 )
 def test_a_new_metric_is_an_entry_and_whoever_measures_it(combine: str, expected: float) -> None:
     metric = Metric(name="data/depth", combine=Combine(combine), text="How many batches wait.")

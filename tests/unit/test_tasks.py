@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from raysync.errors import TaskError
-from raysync.tasks import MNIST, CharLM, Custom, Quadratic
+from raysync.tasks import MNIST, CharLM, Custom, Digits, Quadratic
 from raysync.tasks.mnist import read_idx
-from raysync.tasks.workload import Workload
+from raysync.tasks.workload import Part, Workload
 
 
 def _idx(array: np.ndarray) -> bytes:
@@ -151,3 +151,50 @@ def test_metrics_may_be_tensors_and_what_is_no_number_is_named() -> None:
     extra["mine"] = torch.ones(3)
     with pytest.raises(TaskError, match="'mine' of the evaluation is a Tensor"):
         load.evaluate(load.task.model())
+
+
+def test_loss_and_metrics_of_one_forward_pass() -> None:
+    passes: list[int] = []
+
+    class Counted(torch.nn.Linear):
+        def forward(self, inputs: Any) -> Any:
+            passes.append(len(inputs))
+            return super().forward(inputs)
+
+    class Mine(Digits):
+        def model(self) -> Any:
+            return Counted(64, 10)
+
+    load = Workload(Mine())
+    model = load.task.model()
+    whole = load.evaluate(model)
+    assert passes == [360], "one pass for both"
+    inputs, labels = load.eval_data[torch.arange(360)]
+    scores = model(inputs).detach()
+    assert whole["eval/loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(scores, labels)))
+    assert whole["eval/accuracy"] == pytest.approx(float((scores.argmax(dim=1) == labels).float().mean()))
+
+
+@pytest.mark.parametrize("found", [{"accuracy": 1.0}, 0.5])
+def test_an_evaluate_without_a_loss_is_refused(found: Any) -> None:
+    class Mine(Quadratic):
+        def evaluate(self, model: Any, batch: Any) -> Any:
+            return found
+
+    load = Workload(Mine(dim=3, samples=8))
+    with pytest.raises(TaskError, match="a dict with 'loss'"):
+        load.evaluate(load.task.model())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 400])
+def test_parts_of_the_evaluation_data_make_up_the_whole(count: int) -> None:
+    load = Workload(Digits())
+    parts = [Part(index, count) for index in range(count)]
+    sizes = [len(part.of(360)) for part in parts]
+    assert [sample for part in parts for sample in part.of(360)] == [*range(360)]
+    assert max(sizes) - min(sizes) <= 1
+    model = load.task.model()
+    whole, found = load.evaluate(model), [load.evaluate(model, part) for part in parts]
+    for name, value in whole.items():
+        together = sum(each.get(name, 0.0) * size / 360 for each, size in zip(found, sizes, strict=True))
+        assert together == pytest.approx(value, rel=1e-5)

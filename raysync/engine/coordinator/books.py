@@ -93,6 +93,13 @@ class Books:
         """A worker has said farewell, with metrics of the model it saw last."""
         self._log.add(events.Metrics(farewell.metrics), step, self.knob_version, farewell.sender.index)
 
+    def judged(self, told: m.Judged) -> None:
+        """The evaluator has judged the model of a step, once."""
+        found = self.metrics.judged(told)
+        if found:
+            self._log.add(events.Metrics(found), told.step, self.knob_version)
+            self._on_metrics(found)
+
     def checkpointed(self, step: int, checkpoint: int, round: int) -> None:
         """A checkpoint is complete."""
         self._log.add(events.CheckpointTaken(checkpoint, round), step, self.knob_version)

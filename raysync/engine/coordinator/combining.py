@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raysync.address import Address, by_address, by_text
-from raysync.metrics import Combine, Metric, is_evaluation
+from raysync.engine.messages import Judgement
+from raysync.metrics import Combine, Metric
 
 _RULES: dict[Combine, Callable[[list[float]], float]] = {
     Combine.MEAN: lambda values: sum(values) / len(values),
     Combine.SUM: sum,
     Combine.MAX: max,
-    Combine.LEADER: lambda values: values[-1],
 }
 _SAMPLES = "train/samples"
 
@@ -22,23 +22,33 @@ class StepValues:
     """Combines what is told of one step, whatever was told before."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
-        own = [metric for metric in metrics if not is_evaluation(metric.name)]
-        self._rules = [(metric.name, _RULES[metric.combine]) for metric in own if metric.combine in _RULES]
-        self._weighted = [metric.name for metric in own if metric.combine is Combine.WEIGHTED]
-        self._own = frozenset(metric.name for metric in own)
+        self._rules = [(metric.name, _RULES[metric.combine]) for metric in metrics if metric.combine in _RULES]
+        self._weighted = [metric.name for metric in metrics if metric.combine is Combine.WEIGHTED]
 
     def combined(self, told: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """Return the values; evaluations are as the worker that made them tells them, also those of a task's own."""
+        """Return the values."""
         found: dict[str, float] = {}
         for name in self._weighted:
             found |= _weighted(name, told)
         for name, rule in self._rules:
             if values := [metrics[name] for metrics in told if name in metrics]:
                 found[name] = rule(values)
-        for metrics in told:
-            if others := metrics.keys() - self._own:
-                found |= {name: value for name, value in metrics.items() if name in others and is_evaluation(name)}
         return found
+
+
+def evaluation(parts: Sequence[Judgement]) -> dict[str, float]:
+    """Return the metrics over all of the evaluation data, given what came of each part; nothing where one is missing,
+    since the worker that was to judge it died or had not heard of the others yet.
+    """
+    rounds = {(judged.round, judged.parts) for judged in parts}
+    if len(rounds) != 1 or sorted(judged.part for judged in parts) != [*range(parts[0].parts)]:
+        return {}
+    samples = sum(judged.samples for judged in parts)
+    found = {"eval/round": float(parts[0].round)} if samples else {}
+    for judged in parts:
+        for name, value in judged.metrics.items():
+            found[name] = found.get(name, 0.0) + value * judged.samples / samples
+    return found
 
 
 class LastValues:

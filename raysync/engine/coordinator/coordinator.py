@@ -100,6 +100,8 @@ class Coordinator:
                 self.membership.ask_out(message.sender)
             case m.Farewell():
                 effects = self._on_farewell(message)
+            case m.Judged():
+                self.books.judged(message)
             case m.ViewSeen():
                 self.membership.seen(message)
             case m.CheckpointPart():

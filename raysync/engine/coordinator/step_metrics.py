@@ -9,7 +9,7 @@ from typing import Any
 
 from raysync.address import Address, by_address, by_text
 from raysync.engine import messages as m
-from raysync.engine.coordinator.combining import LastValues, StepValues
+from raysync.engine.coordinator.combining import LastValues, StepValues, evaluation
 from raysync.engine.pacing import pacing_of
 from raysync.metrics import METRICS, Metric
 from raysync.rate import Rate
@@ -29,6 +29,9 @@ class StepMetrics:
         self.local_steps = self.sync_steps = 0
         self.reads = self.staleness_sum = self.staleness_max = 0
         self.last_score: float | None = None
+        self.last_threshold: float | None = None
+        self.judged_step = -1
+        """Of the last model that the evaluator has judged."""
         self._lost_norms: dict[Address, float] = {}
         self._of_step, self._last = StepValues(registry), LastValues(registry)
         self._untold = [metric.name for metric in registry if not metric.is_told]
@@ -41,7 +44,7 @@ class StepMetrics:
 
     def decided(self, step: int, choice: Choice) -> None:
         """Count a decision."""
-        self.last_score = choice.score
+        self.last_score, self.last_threshold = choice.score, choice.threshold
         if choice.sync:
             self.sync_steps, self.last_sync_step = self.sync_steps + 1, step
         else:
@@ -70,9 +73,17 @@ class StepMetrics:
             self._last.put(worker, report.metrics)
         found = self._of_step.combined([report.metrics for report in reports.values()]) | self._last.combined()
         found |= self._of_job(found, now_s)
+        found |= evaluation([report.judged for report in reports.values() if report.judged is not None])
         for name in self._untold:
             found.pop(name, None)
         return found
+
+    def judged(self, told: m.Judged) -> dict[str, float]:
+        """Return the metrics of a model; nothing if they were told before, or those of a later one."""
+        if told.step <= self.judged_step:
+            return {}
+        self.judged_step = told.step
+        return evaluation([told.judgement])
 
     def _of_job(self, combined: Mapping[str, float], now_s: float) -> dict[str, float]:
         """Return what the coordinator works out itself."""
@@ -90,8 +101,9 @@ class StepMetrics:
             }
         else:
             found |= {"sync/lssr": self.lssr, "sync/rounds": float(self.sync_steps)}
-        if self.last_score is not None and math.isfinite(self.last_score):
-            found["sync/grad_delta"] = self.last_score
+        for name, value in (("sync/grad_delta", self.last_score), ("sync/delta", self.last_threshold)):
+            if value is not None and math.isfinite(value):
+                found[name] = value
         return found
 
     def state_dict(self) -> dict[str, Any]:

@@ -25,6 +25,9 @@ class Exchange:
     server_steps: ClassVar[bool] = False
     """Whether the user's optimizer lives on the server, so that workers train the visible parameters themselves."""
 
+    shows_common: ClassVar[bool] = True
+    """Whether all workers of a step show the same parameters, those of the last round."""
+
     def computed(self, replica: Replica, lr: float) -> None:
         """A gradient has been computed; no decision about its step is known yet."""
 

@@ -25,6 +25,7 @@ class RelayedGradient(Exchange):
 
     payload: ClassVar[PayloadKind] = "gradient"
     forced_payload: ClassVar[PayloadKind] = "displacement"
+    shows_common: ClassVar[bool] = False
 
     def decided(self, replica: Replica, lr: float, carried: PayloadKind | None) -> None:
         if carried != "gradient":

@@ -36,7 +36,7 @@ class Shard:
     """A shard only answers, until it is stopped."""
 
     def __init__(self, address: Address, spec: JobSpec, *, probe: Probe = no_probe) -> None:
-        self.address, self._submitted, self._spec, self._probe = address, spec, spec, probe
+        self.address, self._submitted, self.spec, self._probe = address, spec, spec, probe
         self._contribution = Contribution(address)
         self.view = NO_VIEW
         self.blocks: dict[int, ServerBlock] = {}
@@ -90,9 +90,9 @@ class Shard:
         return effects
 
     def _retune(self, view: View) -> None:
-        self._spec = apply_knobs(self._submitted, view.knobs)
+        self.spec = apply_knobs(self._submitted, view.knobs)
         for block in self.blocks.values():
-            block.retune(self._spec)
+            block.retune(self.spec)
 
     def _from_worker(self, message: m.FromWorker) -> Effects:
         if message.view > self.view.number:
@@ -122,14 +122,14 @@ class Shard:
                 return ledger.on_handover(message, block)
 
     def _new_ledger(self, index: int) -> Ledger:
-        kind: type[Ledger] = ArrivalLedger if pacing_of(self._spec).applies_on_arrival else RoundLedger
+        kind: type[Ledger] = ArrivalLedger if pacing_of(self.spec).applies_on_arrival else RoundLedger
         ledger = self.ledgers[index] = kind(index, self.address, self._probe)
         return ledger
 
     def _on_init(self, message: m.Init, ledger: Ledger) -> Effects:
         if message.block not in self.blocks:
             content = Content(message.content)
-            self.blocks[message.block] = make_block(self._spec, message.block, content, message.payload)
+            self.blocks[message.block] = make_block(self.spec, message.block, content, message.payload)
         return ledger.answer_fetches(self.blocks[message.block], self.view)
 
     def state_dict(self) -> dict[str, Any]:
@@ -145,8 +145,8 @@ class Shard:
         """Continue from a saved state."""
         self._contribution.answer = msgspec.convert(state.get("answer"), m.CheckpointPart | None, strict=False)
         self.view = msgspec.convert(state["view"], View, strict=False)
-        self._spec = apply_knobs(self._submitted, self.view.knobs) if self.view.number > 0 else self._submitted
-        self.blocks = {index: load_block(self._spec, index, block) for index, block in state["blocks"].items()}
+        self.spec = apply_knobs(self._submitted, self.view.knobs) if self.view.number > 0 else self._submitted
+        self.blocks = {index: load_block(self.spec, index, block) for index, block in state["blocks"].items()}
         self.ledgers = {}
         for index, saved in state["ledgers"].items():
             self._new_ledger(index).load_state_dict(saved)

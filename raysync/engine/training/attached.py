@@ -20,6 +20,7 @@ from raysync.errors import TaskError
 from raysync.optim import SGD, Adam, AdamW, AnyOptimizer
 from raysync.optim.base import Optimizer
 from raysync.spec import JobSpec
+from raysync.tasks.workload import WHOLE, Part
 
 
 class Loop:
@@ -101,9 +102,13 @@ class AttachedReplica(Replica):
         """Forget the optimizer's moments."""
         self._optimizer.state.clear()
 
-    def evaluate(self, flat: Tensor, extras: Tensor) -> dict[str, float]:
+    def evaluate(self, flat: Tensor, extras: Tensor, part: Part = WHOLE) -> dict[str, float]:
         """The loop evaluates for itself."""
         return {}
+
+    def num_judged(self, part: Part) -> int:
+        """None: the loop evaluates for itself."""
+        return 0
 
     @property
     def needs_closure(self) -> bool:

@@ -21,7 +21,7 @@ from raysync.engine.training.binding import Binding
 from raysync.engine.training.norms import squared_norm
 from raysync.errors import TaskError
 from raysync.spec import JobSpec
-from raysync.tasks.workload import Workload
+from raysync.tasks.workload import WHOLE, Part, Workload
 
 T = TypeVar("T")
 
@@ -33,13 +33,14 @@ class Replica:
     is the vector `extras()`, made and loaded on demand.
     """
 
-    def __init__(self, spec: JobSpec, workload: Workload, device: str = "cpu") -> None:
+    def __init__(self, spec: JobSpec, workload: Workload, device: str = "cpu", *, is_trained: bool = True) -> None:
         seed_generators(spec.seed, device)
         made = workload.task.model()
         if not isinstance(made, nn.Module):
             raise TaskError(workload.name, f"model() returned a {type(made).__name__}, not a torch.nn.Module")
         self._hold(spec, workload, made.to(device), device, Binding(workload.name, made))
-        self.reset_optimizer()
+        if is_trained:
+            self.reset_optimizer()
 
     def _hold(self, spec: JobSpec, workload: Workload, model: nn.Module, device: str, binding: Binding) -> None:
         self._spec, self.workload, self.model, self._device, self._binding = spec, workload, model, device, binding
@@ -147,7 +148,7 @@ class Replica:
         return torch.cat(found) if found else self.flat.new_empty(0)
 
     def load_extras(self, extras: Tensor) -> None:
-        """Write a vector made like `extras()` back into buffers and moments."""
+        """Write a vector made like `extras()` back into buffers and moments; without moments its beginning will do."""
         offset = 0
         for part in self._extra_parts:
             values = extras[offset : offset + part.numel()].view_as(part)
@@ -161,10 +162,14 @@ class Replica:
     def _extra_parts(self) -> list[Tensor]:
         return [*self._buffers, *self._shared_moments]
 
-    def evaluate(self, flat: Tensor, extras: Tensor) -> dict[str, float]:
-        """Return the evaluation metrics of the given parameters and buffers."""
+    def evaluate(self, flat: Tensor, extras: Tensor, part: Part = WHOLE) -> dict[str, float]:
+        """Return the metrics of the given parameters and buffers over a part of the evaluation data."""
         with self._wearing(flat, extras):
-            return self.workload.evaluate(self.model)
+            return self.workload.evaluate(self.model, part)
+
+    def num_judged(self, part: Part) -> int:
+        """Return how many samples of the evaluation data a part has."""
+        return len(part.of(len(self.workload.eval_data)))
 
     def show_model(self, flat: Tensor, extras: Tensor, look: Callable[[dict[str, Any]], T]) -> T:
         """Let `look` see the model's state_dict with the given parameters and buffers, and return what it returns."""

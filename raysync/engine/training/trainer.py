@@ -21,7 +21,7 @@ from raysync.engine.training.shared_vector import SharedVector
 from raysync.errors import Diverged
 from raysync.spec import JobSpec
 from raysync.sync.signal import Meter, StepStats
-from raysync.tasks.workload import Workload
+from raysync.tasks.workload import WHOLE, Part, Workload
 
 T = TypeVar("T")
 
@@ -64,11 +64,20 @@ class Trainer:
         values = self._meter.observe(self._with_drift(grad_sq, norms), num_workers)
         return Computed(loss, len(indices), values)
 
-    def evaluate(self) -> dict[str, float]:
-        """Return the evaluation metrics of the model all workers see (of this replica, where they share only
-        gradients).
+    def evaluate(self, part: Part = WHOLE) -> dict[str, float]:
+        """Return the metrics of the model all workers see (of this replica, where they share only gradients) over a
+        part of the evaluation data.
         """
-        return self._replica.evaluate(self._exchange.shown(self._replica, self._shared), self._shared.visible_extras)
+        shown = self._exchange.shown(self._replica, self._shared)
+        return self._replica.evaluate(shown, self._shared.visible_extras, part)
+
+    def shown(self) -> Tensor:
+        """Return the parameters and buffers of that model, one after the other."""
+        return torch.cat([self._exchange.shown(self._replica, self._shared), self._shared.visible_extras])
+
+    def num_judged(self, part: Part) -> int:
+        """Return how many samples of the evaluation data a part has."""
+        return self._replica.num_judged(part)
 
     def show_model(self, look: Callable[[dict[str, Any]], T]) -> T:
         """Let `look` see the state_dict of the model that `evaluate` judges, and return what it returns."""

@@ -24,6 +24,7 @@ from raysync.engine.training.shared_vector import SharedVector
 from raysync.engine.training.trainer import Computed, Trainer
 from raysync.engine.worker.courier import Courier
 from raysync.engine.worker.data_views import DataViews
+from raysync.engine.worker.judging import Judging
 from raysync.engine.worker.phase import Phase
 from raysync.engine.worker.round import Owed, WorkerRound
 from raysync.errors import ProtocolError
@@ -56,6 +57,7 @@ class Worker:
         self.shared = SharedVector(spec, self.replica)
         self.trainer = Trainer(address, spec, workload, self.replica, self.shared, probe)
         self.round = WorkerRound(address, spec, self.shared)
+        self._judging = Judging(address, spec, self.trainer, self.shared)
         self._exchange = exchange_of(spec)
         self.phase = Phase.NEW
         self._data_views = DataViews(address)
@@ -105,7 +107,8 @@ class Worker:
         """Compute one step on this worker's next batch and report it."""
         if self.phase is not Phase.READY:
             raise ProtocolError(str(self.address), f"compute() in phase {self.phase.value}")
-        computed = self.trainer.compute(self._data_views.of(self.step), self.step, self._lr(), len(self.view.members))
+        view = self._data_views.of(self.step)
+        computed = self.trainer.compute(view, self.step, self._lr(), len(self.view.members))
         self._computed = True
         self.round.samples += computed.samples
         report = m.Report(
@@ -115,31 +118,29 @@ class Worker:
             values=computed.values,
             metrics=self._step_metrics(computed),
             wants_out=self._wants_out,
+            judged=self._judging.judge(self.step, view),
         )
         self._reports = [*self._reports[-1:], report]
+        handed = self._judging.hand_over(self.step, view)
         if self.round.pushes_first:
             self._enter(Phase.ACKING, range(len(self.shared.blocks)))
-            return self._push(self.round.waiting)
+            return handed + self._push(self.round.waiting)
         self._enter(Phase.DECIDING)
         self._probe("worker.reported")
-        return [Send(COORDINATOR, report), *self._act()]
+        return [*handed, Send(COORDINATOR, report), *self._act()]
 
     def leave(self) -> Effects:
         """Ask to leave the job in good order; every report repeats it."""
         self._wants_out = True
         return [Send(COORDINATOR, m.Leave(sender=self.address))]
 
-    def evaluate(self) -> dict[str, float]:
-        """Return the evaluation metrics of the model all workers see."""
-        return self.trainer.evaluate()
-
     def show_model(self, look: Callable[[dict[str, Any]], T]) -> T:
-        """Let `look` see the state_dict of the model that `evaluate` judges, and return what it returns."""
+        """Let `look` see the state_dict of the model that is evaluated, and return what it returns."""
         return self.trainer.show_model(look)
 
     @property
     def leads(self) -> bool:
-        """Whether this worker evaluates and saves the model for all."""
+        """Whether this worker saves the model for all."""
         return self.view.members[:1] == (self.address,)
 
     @property
@@ -359,14 +360,14 @@ class Worker:
         if self.leads and self._finished:
             return self._save_for_all()
         if self.leads:
-            self._final_metrics = self.evaluate()
+            self._final_metrics = self._judging.judge_all()
         return self.retry()
 
     def _save_for_all(self) -> Effects:
         """Save the final model, once, before the farewell that says so leaves."""
         if self._saved:
             return self.retry()
-        self._final_metrics = self.evaluate()
+        self._final_metrics = self._judging.judge_all()
         self._probe("worker.saving")
         return [KeepModel()]
 
@@ -387,15 +388,12 @@ class Worker:
             self.knobs, self.spec = knobs, apply_knobs(self._submitted, knobs)
 
     def _step_metrics(self, computed: Computed) -> dict[str, float]:
-        metrics = {
+        return {
             "train/loss": math.nan if computed.loss is None else computed.loss,
             "train/samples": float(computed.samples),
             **self.round.metrics(),
             **self._measured(),
         }
-        if self.step % self.spec.eval_every == 0 and self.leads:
-            metrics |= self.evaluate()
-        return metrics
 
     # State
 

@@ -1,0 +1,92 @@
+"""What goes on beside the training, on a real Ray: an evaluator, a limited line, codecs made ready, warm processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from itertools import pairwise
+
+import ray
+
+from actors import submit
+from actors.job.warm_pool import Processes, WarmPool
+from actors.shell.process import for_computing
+from raysync.events import Decision, Metrics
+from tests.runtime.test_jobs import digits, end, running, wait_for
+
+
+def test_an_evaluator_judges_beside_the_training_and_is_started_again_when_it_dies(storage: str) -> None:
+    job = submit(digits(eval={"every": 20, "on": "evaluator"}), storage_path=storage)
+    status = wait_for(job, lambda s: running(s) and "eval/accuracy" in s.metrics)
+    before = {name: found.pid for name, found in status.actors.items()}
+    assert "evaluator" in before
+    os.kill(before["evaluator"] or 0, signal.SIGKILL)
+    again = wait_for(
+        job,
+        lambda s: (
+            s.actors.get("evaluator") is not None and s.actors["evaluator"].pid not in (None, before["evaluator"])
+        ),
+    )
+    step, reported = again.step, again.metrics["eval/round"]
+    after = wait_for(job, lambda s: s.step > step and s.metrics["eval/round"] > reported)
+    assert {name: found.pid for name, found in after.actors.items() if name != "evaluator"} == {
+        name: pid for name, pid in before.items() if name != "evaluator"
+    }, "the others go on"
+    result = end(job)
+    assert result.state == "STOPPED"
+    told = [event for event in result.records() if isinstance(event.body, Metrics) and "eval/loss" in event.body.values]
+    assert all(event.step % 20 == 0 for event in told[:-1]), "of the model of the step it names"
+
+
+def test_a_limit_holds_what_actors_send_and_a_knob_lifts_it(storage: str) -> None:
+    """A dense round carries 4.8 kB up and down for each of two workers: at 0.2 Mbit/s some 0.4 s, else next to nothing."""
+    spec = digits(strategy={"kind": "bsp"}, transport={"limit_mbit": 0.2})
+    job = submit(spec, storage_path=storage)
+    slow = wait_for(job, running)
+    assert slow.knobs.values["limit_mbit"] == 0.2
+    job.turn(limit_mbit=None)
+    lifted = wait_for(job, lambda s: s.knobs.values["limit_mbit"] is None)
+    wait_for(job, lambda s: s.step > lifted.step + 40)
+    records = end(job).records()
+    turned = next(event.step for event in records if event.kind == "knobs")
+    times = {event.step: event.time_s for event in records if isinstance(event.body, Decision)}
+    held_s = (times[turned - 1] - times[1]) / (turned - 2)
+    free_s = (times[turned + 30] - times[turned + 3]) / 27
+    assert held_s > 0.2, "no faster than the line"
+    assert free_s < held_s / 3
+
+
+def test_the_first_round_is_no_slower_than_the_next(storage: str) -> None:
+    """Whatever a codec imports, loads or compiles, it has before the first step."""
+    onebit = {"push": {"kind": "onebit"}, "pull": {"kind": "onebit"}}
+    spec = digits(strategy={"kind": "bsp"}, compression=onebit, budget={"steps": 40})
+    job = submit(spec, storage_path=storage)
+    assert job.wait(60)
+    records = job.result().records()
+    job.forget()
+    times = [event.time_s for event in records if isinstance(event.body, Decision)]
+    gaps = [after - before for before, after in pairwise(times)]
+    assert max(gaps[:3]) < 0.2, "importing numba alone takes as long"
+
+
+def test_processes_wait_for_the_next_job_and_are_used_by_it(local_ray: None) -> None:
+    pool = WarmPool(Processes(2, 0))
+    deadline_s = time.monotonic() + 30
+    while any(pool._wanted) and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    assert not any(pool._wanted), "they have come up"
+
+    @ray.remote(num_cpus=0, runtime_env=for_computing({}))
+    class Probe:
+        def age_s(self) -> float:
+            return time.time() - os.stat(f"/proc/{os.getpid()}").st_ctime
+
+    time.sleep(3.0)
+    asked_s = time.monotonic()
+    probes = [Probe.remote() for _ in range(2)]
+    ages = ray.get([probe.age_s.remote() for probe in probes], timeout=30)
+    waited_s = time.monotonic() - asked_s
+    assert min(ages) > waited_s, "these processes were there before they were asked for"
+    for probe in probes:
+        ray.kill(probe)
