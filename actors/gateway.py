@@ -4,7 +4,7 @@ A control plane that joined the cluster itself would die with it, and would load
 process, and they talk over a socket in a folder only their user can enter: `raysync.questions`, no pickle. The
 gateway holds no state: it may be killed and started again at any moment.
 
-    python -m actors.gateway ADDRESS SOCKET PARENT WARM
+    python -m actors.gateway ADDRESS SOCKET PARENT [WARM]
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from ray.exceptions import RayError
 from actors.api.fit import join
 from actors.api.job import Job, find, submit
 from actors.job.actor_group import CONTROLLER, clear_leftovers
-from actors.job.warm_pool import Processes, WarmPool
+from actors.job.warm_pool import Processes, WarmPool, taken_by
+from actors.shell.process import WARMING
 from actors.storage.folder import Folder, completed, read_manifest
 from actors.storage.journal import read_log, read_records
 from raysync.control.states import JobState
@@ -42,8 +43,8 @@ _LANES = {"ping": 1, "records": 256}
 _THREADS = 64
 """Threads per method, and for all others together; they are made when needed. Questions that wait for a job to tell
 something have their own, so that nothing waits behind them, least of all the ping that says this process lives."""
-_PLAIN = 2
-"""Of the processes kept warm so many are for controllers and coordinators."""
+_SMALL = 1
+"""Beside the processes kept warm so many are for a coordinator."""
 _ORPHANED_S = 1.0
 _PAGE = 2000
 
@@ -51,12 +52,12 @@ logger = logging.getLogger(__name__)
 
 
 class Gateway(Runtime):
-    """The runtime on a Ray cluster; each answer is bounded in time by what it calls. `warm` processes wait for the next
-    job, where Ray runs on this machine alone.
+    """The runtime on a Ray cluster; each answer is bounded in time by what it calls. On a Ray of the control plane's own
+    `warm` processes wait for the next job.
     """
 
     def __init__(self, warm: int = 0) -> None:
-        self._pool = WarmPool(Processes(warm, _PLAIN)) if warm else None
+        self._pool = WarmPool(Processes(warm, _SMALL), Path(os.environ[WARMING])) if warm else None
 
     def ping(self) -> str:
         """Return the cluster's name, having heard from it."""
@@ -87,13 +88,14 @@ class Gateway(Runtime):
                 runtime_env=env,
                 resume_from=resume,
                 knobs=order.knobs,
+                is_warm=self._pool is not None,
             )
         except ValueError as error:
             if isinstance(error, RaysyncError) or _controller(order.job) is None:
                 raise
             # another control plane was faster
         if self._pool is not None:
-            self._pool.took(spec)
+            self._pool.took(taken_by(spec))
         return cluster_name()
 
     def jobs(self) -> list[str]:

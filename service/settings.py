@@ -36,8 +36,8 @@ class Settings(BaseSettings):
     """A cluster to join; None starts a Ray of the service's own on this machine."""
     num_cpus: int = Field(default_factory=lambda: max(8, os.cpu_count() or 1), ge=1)
     """How many CPUs a Ray of the service's own offers to jobs."""
-    warm: int = Field(default=6, ge=0, le=256)
-    """How many processes a Ray of the service's own keeps ready for the workers and shards of the next job."""
+    warm: int = Field(default=7, ge=0, le=256)
+    """How many processes a Ray of the service's own keeps ready for the next job: controller, workers and shards."""
     max_live_jobs: int | None = Field(default=None, ge=1, le=100_000)
     """So many jobs are started at once; the others wait in line. None: see `live_jobs`."""
     replaces_ray: str | None = Field(default=None, min_length=1)

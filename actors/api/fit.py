@@ -21,8 +21,6 @@ from actors.api.result import Result
 from actors.errors import NoCluster
 from actors.job.actor_group import NAMESPACE
 from actors.job.cluster import resources
-from actors.job.warm_pool import start_ahead
-from actors.shell.process import PRELOAD
 from raysync.advice import advice
 from raysync.control.placing import Shortage, demand_of, place
 from raysync.errors import FieldProblem, SpecError
@@ -128,11 +126,10 @@ def connected(spec: JobSpec, address: str | None = None) -> Iterator[None]:
                 join(address)
             else:
                 cpus = _local_cpus(spec)
-                with _without_token_notice(), _preloading():
+                with _without_token_notice():
                     ray.init(address="local", namespace=NAMESPACE, num_cpus=cpus, include_dashboard=False, **_QUIET)
         if not address:
             _check_fits(spec)
-            start_ahead(spec)
         yield
     finally:
         ray.shutdown()
@@ -154,18 +151,6 @@ def _check_fits(spec: JobSpec) -> None:
     placed = place(spec.scale.workers, demand_of(spec.scale), total, spec.scale.placement, total=total)
     if isinstance(placed, Shortage):
         raise SpecError((FieldProblem("scale", None, placed.reason),))
-
-
-@contextlib.contextmanager
-def _preloading() -> Iterator[None]:
-    """Have a Ray that is started meanwhile import what actors need before they are asked for."""
-    before = {name: os.environ.get(name) for name in PRELOAD}
-    os.environ.update(PRELOAD)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 @contextlib.contextmanager

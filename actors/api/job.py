@@ -156,19 +156,23 @@ def submit(
     ship_code: bool = False,
     resume_from: str | None = None,
     knobs: Knobs | None = None,
+    is_warm: bool = False,
 ) -> Job:
-    """Start a job on the Ray this process is connected to, with knobs as they were turned meanwhile; return at once."""
+    """Start a job on the Ray this process is connected to, with knobs as they were turned meanwhile; return at once.
+
+    `is_warm` says that processes wait for it (`actors.job.warm_pool`).
+    """
     _check_connected()
     check_order(spec, storage_path, runtime_env, resume_from)
     job = job or f"{spec.name}-{secrets.token_hex(4)}"
     folder = Folder(f"{storage_path.rstrip('/')}/{job}")
     resume_from = Folder(resume_from).uri if resume_from is not None else None
-    envs, key, text = prepare(runtime_env, ship_code), secrets.token_bytes(32), spec.model_dump_json()
+    envs, key, text = prepare(runtime_env, ship_code, is_warm), secrets.token_bytes(32), spec.model_dump_json()
     order = JobOrder(job, text, key, this_code(), folder.uri, envs, resume_from, knobs)
     folder.write("job.json", text.encode())
     kind: Any = ControllerActor
     controller = kind.options(
-        name=f"{job}:{CONTROLLER}", namespace=NAMESPACE, lifetime="detached", runtime_env=envs.plain
+        name=f"{job}:{CONTROLLER}", namespace=NAMESPACE, lifetime="detached", runtime_env=envs.own
     ).remote(order)
     return Job(job, controller, folder.uri)
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 import raysync
-from actors.shell.process import for_computing
+from actors.shell.process import SMALL_ENV
 from raysync.control.roles import Traits
 from raysync.errors import FieldProblem, SpecError
 
@@ -23,10 +23,10 @@ ALLOWED = ("working_dir", "py_modules", "pip", "uv", "conda", "env_vars", "exclu
 class Environments(msgspec.Struct, frozen=True):
     """The runtime environments of the three kinds of actors."""
 
-    plain: dict[str, Any] = {}
-    """of those that only talk: controller and coordinator"""
-    computing: dict[str, Any] = {}
-    """of those that compute with what others send"""
+    own: dict[str, Any] = {}
+    """of those that run only our code, the controller among them"""
+    small: dict[str, Any] = {}
+    """of those of them that do not compute"""
     user: dict[str, Any] = {}
     """of those that run the user's code"""
 
@@ -34,18 +34,22 @@ class Environments(msgspec.Struct, frozen=True):
         """Return the environment of a role."""
         if traits.runs_user_code:
             return self.user
-        return self.computing if traits.computes else self.plain
+        return self.own if traits.computes else self.small
 
 
-def prepare(runtime_env: dict[str, Any] | None, ship_code: bool) -> Environments:
-    """Check the user's environment, upload what is local, return one environment per kind of actor; Ray must run."""
+def prepare(runtime_env: dict[str, Any] | None, ship_code: bool, is_warm: bool = False) -> Environments:
+    """Check the user's environment, upload what is local, return one environment per kind of actor; Ray must run.
+
+    Where processes wait for the job (`is_warm`), those that do not compute are told from the others.
+    """
     asked = dict(runtime_env or {})
     check_environment(asked)
     own = [str(Path(raysync.__file__).parent), str(Path(__file__).parents[1])] if ship_code else []
     servers = _upload({"py_modules": own}) if own else {}
     if own:
         asked["py_modules"] = [*own, *asked.get("py_modules", [])]
-    return Environments(servers, for_computing(servers), for_computing(_upload(asked) if asked else {}))
+    small = {**servers, **(SMALL_ENV if is_warm else {})}
+    return Environments(servers, small, _upload(asked) if asked else {})
 
 
 def check_environment(env: dict[str, Any]) -> None:

@@ -1,16 +1,15 @@
-"""What tells Ray's processes apart before they are actors: those that compute import torch, the others stay small."""
+"""What tells Ray's processes apart before they are actors, where some wait for the next job with their imports done."""
 
 from __future__ import annotations
 
 from typing import Any
 
+WARMING = "RAYSYNC_WARMING"
+"""The variable that names the file which is there while processes are started to wait."""
 KIND = "RAYSYNC_PROCESS"
 """The variable that says what a process is for."""
-COMPUTING = "computing"
-PRELOAD = {"RAY_preload_python_modules": "actors.preload"}
-"""What the environment of a node needs for its processes to import before they are asked for."""
-
-
-def for_computing(env: dict[str, Any]) -> dict[str, Any]:
-    """Return a runtime environment as processes that compute have it."""
-    return {**env, "env_vars": {**(env.get("env_vars") or {}), KIND: COMPUTING}}
+SMALL = "small"
+SMALL_ENV: dict[str, Any] = {"env_vars": {KIND: SMALL}}
+"""The runtime environment of processes that do not compute: they do not import torch while they wait. Such a process must
+make no actors, since those inherit its environment, with which a process takes a second longer to start.
+"""

@@ -41,7 +41,7 @@ def serve(
     ] = None,
     warm: Annotated[
         int | None,
-        typer.Option("--warm", help="Processes a Ray started here keeps ready for the next job's workers. [6]"),
+        typer.Option("--warm", help="Processes a Ray started here keeps ready for the next job. [7]"),
     ] = None,
     max_live_jobs: Annotated[
         int | None,

@@ -42,15 +42,8 @@ class _Node(NamedTuple):
 class EmbeddedRay:
     """One Ray node, kept under a folder."""
 
-    def __init__(
-        self,
-        folder: Path,
-        env: Mapping[str, str],
-        num_cpus: int,
-        pass_env: Collection[str] = (),
-        node_env: Mapping[str, str] | None = None,
-    ) -> None:
-        self._folder, self._num_cpus, self._node_env = folder, num_cpus, dict(node_env or {})
+    def __init__(self, folder: Path, env: Mapping[str, str], num_cpus: int, pass_env: Collection[str] = ()) -> None:
+        self._folder, self._num_cpus = folder, num_cpus
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._is_ending = threading.Event()
         self.env = {
@@ -58,6 +51,9 @@ class EmbeddedRay:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self._token()),
             "RAY_USAGE_STATS_ENABLED": "0",
+            # Its processes may wait for a job with their imports done: see actors/preload.py.
+            "RAY_preload_python_modules": "actors.preload",
+            "RAYSYNC_WARMING": str(folder / "warming"),
         }
         """What a process that joins the node needs in the environment, and nothing jobs should not see."""
 
@@ -147,7 +143,7 @@ class EmbeddedRay:
         with log.open("wb") as file:
             process = subprocess.Popen(
                 command,
-                env={**self.env, **self._node_env},
+                env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,

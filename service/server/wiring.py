@@ -28,8 +28,6 @@ from service.store import Store
 from service.store.reading import Pools
 
 _DAY_S = 86_400.0
-_NODE_ENV = {"RAY_preload_python_modules": "actors.preload"}
-"""Has the processes of a Ray of the service's own import what actors need before they are asked for."""
 _THREADS = 16
 """For what the service does on its own."""
 
@@ -40,9 +38,9 @@ def build(settings: Settings) -> tuple[Parts, EmbeddedRay | None]:
     store.database.migrate()
     embedded, env = None, without_own(environment())
     if settings.ray_address is None:
-        embedded = EmbeddedRay(settings.folder / "ray", env, settings.num_cpus, settings.pass_env, _NODE_ENV)
+        embedded = EmbeddedRay(settings.folder / "ray", env, settings.num_cpus, settings.pass_env)
         env = embedded.env
-    warm = str(settings.warm if embedded is not None else 0)
+    warm = "0" if embedded is None else str(settings.warm)
     runtime = GatewayRuntime(
         name=embedded.name if embedded is not None else str(settings.ray_address),
         address=embedded.address if embedded is not None else lambda: str(settings.ray_address),

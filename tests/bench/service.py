@@ -33,6 +33,9 @@ JOBS, LISTINGS = 10_000, 300
 TURNS = 40
 TROUBLED_S, HISTORY = 45.0, 100_000
 STARTS = 3
+WARM_UP_S = 25.0
+"""So long after a job its processes have been replaced by others that wait."""
+ROLES = ("coordinator", "shard", "worker")
 
 PACED = '''
 import time, torch
@@ -71,16 +74,37 @@ def digits(**changes: Any) -> JobSpec:
 
 
 def _first_steps(client: Client) -> None:
-    """From the request to the first step of the last worker, on a warm cluster."""
-    time.sleep(3.0)
-    taken = []
-    for _ in range(STARTS):
-        called_s = time.time()
-        id = client.submit(digits()).id
-        client.wait(id, 60)
-        actors = client.job(id).runs["actors"].values()
-        taken.append(max(found["first_step_s"] for found in actors if found.get("first_step_s")) - called_s)
-    record("service.first_step", median_s=statistics.median(taken), worst_s=max(taken), bar_s=6.0)
+    """From the request to the first step of the last worker, on a service whose processes wait for it; and at once after
+    another, when they do not.
+    """
+    for workers, shards, bar_s in ((2, 1, 2.5), (4, 2, 4.0)):
+        scale = {"workers": workers, "shards": shards}
+        warm, told = [], dict[str, Any]()
+        for _ in range(STARTS):
+            time.sleep(WARM_UP_S)
+            taken_s, told = _first_step(client, digits(scale=scale))
+            warm.append(taken_s)
+        at_once_s, _ = _first_step(client, digits(scale=scale))
+        peaks = {role: max(f["built_rss_bytes"] for n, f in told.items() if n.startswith(role)) for role in ROLES}
+        record(
+            "service.first_step",
+            workers=workers,
+            shards=shards,
+            median_s=statistics.median(warm),
+            worst_s=max(warm),
+            at_once_s=at_once_s,
+            bar_s=bar_s,
+            built_mb={role: round(peak / 1e6) for role, peak in peaks.items()},
+        )
+
+
+def _first_step(client: Client, spec: JobSpec) -> tuple[float, dict[str, Any]]:
+    """Return how long the first step took to come, and what the job's actors told of themselves."""
+    called_s = time.time()
+    id = client.submit(spec).id
+    client.wait(id, 60)
+    told = client.job(id).runs["actors"]
+    return max(found["first_step_s"] for found in told.values() if found.get("first_step_s")) - called_s, told
 
 
 def _turns(client: Client) -> None:

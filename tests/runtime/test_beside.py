@@ -6,12 +6,13 @@ import os
 import signal
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import ray
 
 from actors import submit
 from actors.job.warm_pool import Processes, WarmPool
-from actors.shell.process import for_computing
+from actors.shell.process import SMALL_ENV
 from raysync.events import Decision, Metrics
 from tests.runtime.test_jobs import digits, end, running, wait_for
 
@@ -70,21 +71,21 @@ def test_the_first_round_is_no_slower_than_the_next(storage: str) -> None:
     assert max(gaps[:3]) < 0.2, "importing numba alone takes as long"
 
 
-def test_processes_wait_for_the_next_job_and_are_used_by_it(local_ray: None) -> None:
-    pool = WarmPool(Processes(2, 0))
+def test_processes_wait_for_the_next_job_and_are_used_by_it(local_ray: None, tmp_path: Path) -> None:
+    pool = WarmPool(Processes(1, 1), tmp_path / "warming")
     deadline_s = time.monotonic() + 30
-    while any(pool._wanted) and time.monotonic() < deadline_s:
+    while not pool.is_full and time.monotonic() < deadline_s:
         time.sleep(0.2)
-    assert not any(pool._wanted), "they have come up"
+    assert pool.is_full
 
-    @ray.remote(num_cpus=0, runtime_env=for_computing({}))
+    @ray.remote(num_cpus=0)
     class Probe:
         def age_s(self) -> float:
             return time.time() - os.stat(f"/proc/{os.getpid()}").st_ctime
 
     time.sleep(3.0)
     asked_s = time.monotonic()
-    probes = [Probe.remote() for _ in range(2)]
+    probes = [Probe.options(runtime_env=env).remote() for env in ({}, SMALL_ENV)]
     ages = ray.get([probe.age_s.remote() for probe in probes], timeout=30)
     waited_s = time.monotonic() - asked_s
     assert min(ages) > waited_s, "these processes were there before they were asked for"
