@@ -52,8 +52,8 @@ logger = logging.getLogger(__name__)
 
 
 class Gateway(Runtime):
-    """The runtime on a Ray cluster; each answer is bounded in time by what it calls. On a Ray of the control plane's own
-    `warm` processes wait for the next job.
+    """The runtime on a Ray cluster; each answer is bounded in time by what it calls. On a Ray of the control plane's
+    own `warm` processes wait for the next job.
     """
 
     def __init__(self, warm: int = 0) -> None:

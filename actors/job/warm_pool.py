@@ -29,6 +29,8 @@ _QUIET_S = 2.0
 _STARTED_S = 15.0
 """For so long a process may take to come up before the next one is asked for."""
 _LOOK_S = 0.2
+_IMPORTS_S = 1.5
+"""So long processes that have come up import; the next ones would only compete with them."""
 _ANSWER_S = 5.0
 
 logger = logging.getLogger(__name__)
@@ -77,8 +79,9 @@ class WarmPool:
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: not self.is_full)
-                node.wait_until_quiet()
-                self._fill_some(node)
+                node.wait_until_quiet(_QUIET_S)
+                while not self.is_full and node.is_quiet:
+                    self._fill_some(node)
         except Exception:  # whatever a Ray of another version says to it: jobs start all the same, only later
             logger.info("no processes are kept warm", exc_info=True)
 
@@ -109,6 +112,7 @@ class _Node:
         self._stub: Any = node_manager_pb2_grpc.NodeManagerServiceStub(channel)
         self._messages: Any = node_manager_pb2
         self._python = common_pb2.PYTHON
+        self._known: set[int] = set()
 
     def start(self, count: int, env: dict[str, Any] | None) -> None:
         """Start processes, and wait until they are up."""
@@ -126,15 +130,21 @@ class _Node:
         deadline_s = time.monotonic() + _STARTED_S
         while len(self._pids()) < wanted and time.monotonic() < deadline_s:
             time.sleep(_LOOK_S)
-        time.sleep(_LOOK_S)  # to see the sign
+        time.sleep(_IMPORTS_S)
+        self._known = self._pids()
 
-    def wait_until_quiet(self) -> None:
-        """Wait until no process has come or gone for a while."""
-        pids, since_s = self._pids(), time.monotonic()
-        while time.monotonic() - since_s < _QUIET_S:
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no process has come or gone but those that were started here."""
+        return self._pids() == self._known
+
+    def wait_until_quiet(self, for_s: float) -> None:
+        """Wait until no process has come or gone for so long."""
+        since_s = time.monotonic()
+        while time.monotonic() - since_s < for_s:
             time.sleep(_LOOK_S)
-            if (now := self._pids()) != pids:
-                pids, since_s = now, time.monotonic()
+            if not self.is_quiet:
+                self._known, since_s = self._pids(), time.monotonic()
 
     def _pids(self) -> set[int]:
         return {*self._stub.GetWorkerPIDs(self._messages.GetWorkerPIDsRequest(), timeout=_ANSWER_S).pids}

@@ -10,6 +10,6 @@ KIND = "RAYSYNC_PROCESS"
 """The variable that says what a process is for."""
 SMALL = "small"
 SMALL_ENV: dict[str, Any] = {"env_vars": {KIND: SMALL}}
-"""The runtime environment of processes that do not compute: they do not import torch while they wait. Such a process must
-make no actors, since those inherit its environment, with which a process takes a second longer to start.
+"""The runtime environment of processes that do not compute: they do not import torch while they wait. Such a process
+must make no actors, since those inherit its environment, with which a process takes a second longer to start.
 """

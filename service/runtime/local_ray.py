@@ -42,8 +42,15 @@ class _Node(NamedTuple):
 class EmbeddedRay:
     """One Ray node, kept under a folder."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str], num_cpus: int, pass_env: Collection[str] = ()) -> None:
-        self._folder, self._num_cpus = folder, num_cpus
+    def __init__(
+        self,
+        folder: Path,
+        env: Mapping[str, str],
+        num_cpus: int,
+        pass_env: Collection[str] = (),
+        is_warm: bool = False,
+    ) -> None:
+        self._folder, self._num_cpus, self._is_warm = folder, num_cpus, is_warm
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._is_ending = threading.Event()
         self.env = {
@@ -53,7 +60,7 @@ class EmbeddedRay:
             "RAY_USAGE_STATS_ENABLED": "0",
             # Its processes may wait for a job with their imports done: see actors/preload.py.
             "RAY_preload_python_modules": "actors.preload",
-            "RAYSYNC_WARMING": str(folder / "warming"),
+            "RAYSYNC_WARMING": str(self._warming),
         }
         """What a process that joins the node needs in the environment, and nothing jobs should not see."""
 
@@ -110,6 +117,11 @@ class EmbeddedRay:
         self._record.unlink(missing_ok=True)
 
     @property
+    def _warming(self) -> Path:
+        """A file that is there while processes are started that are to wait."""
+        return self._folder / "warming"
+
+    @property
     def _record(self) -> Path:
         return self._folder / "node.json"
 
@@ -140,6 +152,8 @@ class EmbeddedRay:
             # Nodes are not scaled here, and logs not read through Ray: jobs bring their own.
             *("--no-monitor", "--include-log-monitor=false"),
         ]
+        if self._is_warm:
+            self._warming.touch()  # Ray starts some at once
         with log.open("wb") as file:
             process = subprocess.Popen(
                 command,

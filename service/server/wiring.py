@@ -38,7 +38,7 @@ def build(settings: Settings) -> tuple[Parts, EmbeddedRay | None]:
     store.database.migrate()
     embedded, env = None, without_own(environment())
     if settings.ray_address is None:
-        embedded = EmbeddedRay(settings.folder / "ray", env, settings.num_cpus, settings.pass_env)
+        embedded = EmbeddedRay(settings.folder / "ray", env, settings.num_cpus, settings.pass_env, settings.warm > 0)
         env = embedded.env
     warm = "0" if embedded is None else str(settings.warm)
     runtime = GatewayRuntime(
