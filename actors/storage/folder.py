@@ -21,11 +21,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
+import pyarrow as pa
+from pyarrow import fs
 
-from actors.storage.files import ArrowFiles, Files, LocalFiles, in_plain_words
 from raysync.address import COORDINATOR, Address
 from raysync.errors import CheckpointError, StorageError
 
@@ -37,19 +37,14 @@ class Folder:
     """Files under one place, written whole or not at all."""
 
     def __init__(self, uri: str) -> None:
-        self._files, self.path = resolve(uri)
+        self.filesystem, self.path = resolve(uri)
         self.uri = uri if "://" in uri else self.path
         """The same place from whatever folder it is looked at."""
 
     @property
     def is_local(self) -> bool:
         """Whether the folder is on this machine's own file system."""
-        return self._files.is_local
-
-    @property
-    def filesystem(self) -> Any:
-        """The file system as pyarrow has it."""
-        return self._files.filesystem
+        return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def at(self, name: str) -> Folder:
         """Return a folder inside this one."""
@@ -58,8 +53,8 @@ class Folder:
     def make(self) -> None:
         """Make the folder, or say why it cannot be."""
         try:
-            self._files.make(self.path)
-        except OSError as error:
+            self.filesystem.create_dir(self.path, recursive=True)
+        except (pa.ArrowException, OSError) as error:
             raise StorageError(self.uri, _first_line(error)) from error
 
     def write(self, name: str, data: bytes | memoryview) -> None:
@@ -70,60 +65,57 @@ class Folder:
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[Any]:
         """Give a stream for a file that appears, whole, when the context ends without an error."""
+        target = f"{self.path}/{name}"
+        written = f"{target}.part" if self.is_local else target  # an object store shows nothing before the end
         try:
-            with self._files.writing(f"{self.path}/{name}") as stream:
+            self.filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
+            with self.filesystem.open_output_stream(written) as stream:
                 yield stream
-        except RuntimeError as error:
+            if written != target:
+                self.filesystem.move(written, target)
+        except (pa.ArrowException, RuntimeError) as error:
             # torch tells in words of its own that a stream failed; what failed is told by the stream.
-            if not isinstance(error.__context__, OSError):
+            cause = error if isinstance(error, pa.ArrowException) else error.__context__
+            if not isinstance(cause, pa.ArrowException | OSError):
                 raise
-            raise StorageError(f"{self.uri}/{name}", _first_line(error.__context__)) from error
+            raise StorageError(f"{self.uri}/{name}", _first_line(cause)) from error
 
     def read(self, name: str) -> bytes:
         """Return a file's bytes."""
-        return self._files.read(f"{self.path}/{name}")
-
-    def read_at(self, name: str, size: int, offset: int) -> bytes:
-        """Return up to so many bytes from a place in a file."""
-        return self._files.read_at(f"{self.path}/{name}", size, offset)
+        with self.filesystem.open_input_stream(f"{self.path}/{name}") as stream:
+            data: bytes = stream.read()
+        return data
 
     def size(self, name: str) -> int | None:
         """Return how many bytes a file has; None if there is none."""
-        return self._files.size(f"{self.path}/{name}")
+        info = self.filesystem.get_file_info(f"{self.path}/{name}")
+        return info.size if info.type == fs.FileType.File else None
 
     def folders(self, prefix: str) -> list[str]:
         """Return the names of folders that begin with `prefix`, sorted."""
-        return sorted(entry.name for entry in self._files.entries(self.path) if entry.name.startswith(prefix))
-
-    def files(self, name: str) -> dict[str, int]:
-        """Return the sizes of the files in a folder inside this one."""
-        return {
-            entry.name: entry.size for entry in self._files.entries(f"{self.path}/{name}") if entry.size is not None
-        }
+        found = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return sorted(info.base_name for info in found if info.base_name.startswith(prefix))
 
     def delete(self, name: str) -> None:
         """Delete a folder and all it holds, if it is there."""
-        self._files.delete_folder(f"{self.path}/{name}")
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_dir(f"{self.path}/{name}")
 
     def delete_file(self, name: str) -> None:
         """Delete a file, if it is there."""
-        self._files.delete(f"{self.path}/{name}")
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_file(f"{self.path}/{name}")
 
 
-def resolve(uri: str) -> tuple[Files, str]:
+def resolve(uri: str) -> tuple[fs.FileSystem, str]:
     """Return the file system and the path on it that a URI or a local path stands for."""
-    if "://" not in uri:
-        return LocalFiles(), str(Path(uri).expanduser().absolute())
-    if uri.startswith("file:///"):
-        return LocalFiles(), unquote(uri.removeprefix("file://"))
-    from pyarrow import fs
-
-    try:
-        with in_plain_words():
+    if "://" in uri:
+        try:
             filesystem, path = fs.FileSystem.from_uri(uri)
-    except OSError as error:
-        raise StorageError(uri, _first_line(error)) from error
-    return ArrowFiles(filesystem), path
+        except (pa.ArrowException, OSError) as error:
+            raise StorageError(uri, _first_line(error)) from error
+        return filesystem, path
+    return fs.LocalFileSystem(), str(Path(uri).expanduser().absolute())
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from pyarrow import fs
+
 from actors.storage.folder import Folder
 
 SMALL_BYTES = 16 << 10
@@ -35,10 +37,11 @@ def pieces_of(folder: Folder, name: str) -> list[Piece]:
     whole = folder.size(name)
     found = [] if whole is None else [(0, whole, name)]
     stem, _, suffix = name.partition(".")
-    for listed, size in folder.files(stem).items():
-        place = listed.removesuffix(f".{suffix}")
-        if place.isdecimal():
-            found.append((int(place), int(place) + size, f"{stem}/{listed}"))
+    listed = folder.filesystem.get_file_info(fs.FileSelector(f"{folder.path}/{stem}", allow_not_found=True))
+    for info in listed:
+        place = info.base_name.removesuffix(f".{suffix}")
+        if info.type == fs.FileType.File and place.isdecimal():
+            found.append((int(place), int(place) + info.size, f"{stem}/{info.base_name}"))
     pieces = sorted(Piece(*piece) for piece in found)
     # One that was torn when its writer died ends where its successor begins.
     ends = [after.start for after in pieces[1:]] + [piece.end for piece in pieces[-1:]]
@@ -69,13 +72,14 @@ def read_lines(folder: Folder, name: str, offset: int) -> tuple[list[bytes], int
 
 def _lines_in(folder: Folder, piece: Piece, offset: int) -> tuple[list[bytes], int]:
     page = _PAGE_BYTES
-    while True:
-        wanted = min(page, piece.end - offset)
-        data = folder.read_at(piece.name, wanted, offset - piece.start)
-        whole = data.rfind(b"\n") + 1
-        if whole or len(data) < page:
-            return data[:whole].splitlines(), offset + whole
-        page *= 2  # one line longer than a page
+    with folder.filesystem.open_input_file(f"{folder.path}/{piece.name}") as file:
+        while True:
+            wanted = min(page, piece.end - offset)
+            data: bytes = file.read_at(wanted, offset - piece.start)
+            whole = data.rfind(b"\n") + 1
+            if whole or len(data) < page:
+                return data[:whole].splitlines(), offset + whole
+            page *= 2  # one line longer than a page
 
 
 class Uploaded:

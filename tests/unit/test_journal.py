@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from actors.storage import folder as storage
-from actors.storage.files import ArrowFiles
 from actors.storage.folder import Folder, checkpoint_name, part_name, seal, write_part, write_tensors
 from actors.storage.journal import Journal, all_records, read_log, read_records
 from actors.storage.pieces import SMALL_BYTES, pieces_of
@@ -27,9 +26,7 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Far:
     handler, resolve = Far(tmp_path / "far"), storage.resolve
 
     def resolved(uri: str) -> Any:
-        return (
-            (ArrowFiles(handler.filesystem), uri.removeprefix("far://")) if uri.startswith("far://") else resolve(uri)
-        )
+        return (handler.filesystem, uri.removeprefix("far://")) if uri.startswith("far://") else resolve(uri)
 
     monkeypatch.setattr(storage, "resolve", resolved)
     return handler
