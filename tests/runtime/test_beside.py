@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import ray
@@ -56,19 +55,6 @@ def test_a_limit_holds_what_actors_send_and_a_knob_lifts_it(storage: str) -> Non
     free_s = (times[turned + 30] - times[turned + 3]) / 27
     assert held_s > 0.2, "no faster than the line"
     assert free_s < held_s / 3
-
-
-def test_the_first_round_is_no_slower_than_the_next(storage: str) -> None:
-    """Whatever a codec imports, loads or compiles, it has before the first step."""
-    onebit = {"push": {"kind": "onebit"}, "pull": {"kind": "onebit"}}
-    spec = digits(strategy={"kind": "bsp"}, compression=onebit, budget={"steps": 40})
-    job = submit(spec, storage_path=storage)
-    assert job.wait(60)
-    records = job.result().records()
-    job.forget()
-    times = [event.time_s for event in records if isinstance(event.body, Decision)]
-    gaps = [after - before for before, after in pairwise(times)]
-    assert max(gaps[:3]) < 0.2, "importing numba alone takes as long"
 
 
 def test_processes_wait_for_the_next_job_and_are_used_by_it(local_ray: None, tmp_path: Path) -> None:
