@@ -52,6 +52,7 @@ class WorkerSeat(Seat):
             core.load_state_dict(saved)
         self.first_step_s: float | None = None
         """When the first step was computed, by the wall clock."""
+        self._first_cpu_s = 0.0
 
     def work(self) -> Effects:
         """Join, then compute and time it."""
@@ -59,8 +60,16 @@ class WorkerSeat(Seat):
             return self.core.work()
         self._watch.begin()
         effects = self.core.work()
-        self.first_step_s = self.first_step_s or time.time()
+        if self.first_step_s is None:
+            self.first_step_s, self._first_cpu_s = time.time(), time.process_time()
         return effects
+
+    @property
+    def busy_ratio(self) -> float | None:
+        """CPU time over time since the first step; None before it. More than one where several threads compute."""
+        if self.first_step_s is None:
+            return None
+        return (time.process_time() - self._first_cpu_s) / max(1e-3, time.time() - self.first_step_s)
 
     def keep_part(self, part: KeepPart) -> None:
         """Write the worker's part of a checkpoint, and the model for all if it leads."""
@@ -100,4 +109,5 @@ class WorkerActor(CoreActor):
     def facts(self) -> dict[str, Any]:
         """Return what really runs here."""
         seat = self._host and self._host.seat(self.name)
-        return {**super().facts(), "first_step_s": getattr(seat, "first_step_s", None)}
+        told = {name: getattr(seat, name, None) for name in ("first_step_s", "busy_ratio")}
+        return {**super().facts(), **told}
