@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 from raysync.tasks import Digits
 from raysync.tasks.base import MapDataset
 
-REPEATS = 12
+REPEATS = 9
 """How often the evaluation data is repeated."""
 
 
