@@ -58,7 +58,13 @@ def cases(folder: Path) -> dict[str, Case]:
 
 def job(case: Case, strategy: dict[str, Any], seed: int) -> JobSpec:
     """Return a case's job."""
-    common = {"compression": ONEBIT, "scale": {"workers": 4}, "eval": {"every": 10}, "data": {"batch_size": 32}}
+    common = {
+        "compression": ONEBIT,
+        "lr_schedule": {"kind": "cosine"},  # so that ends can be compared: at a constant rate they swing by points
+        "scale": {"workers": 4},
+        "eval": {"every": 10},
+        "data": {"batch_size": 32},
+    }
     return parse_spec({**common, **case.fields, "strategy": strategy, "seed": seed})
 
 
