@@ -26,6 +26,7 @@ def main() -> int:
             firsts = [facts["first_step_s"] for facts in result.runs.actors.values() if facts.get("first_step_s")]
             times.append(max(firsts) - called_s)
         record("startup.first_step", median_s=statistics.median(times), worst_s=max(times), bar_s=6.0)
+        _first_steps(storage)
         spec = parse_spec(
             {
                 "task": {"kind": "digits", "hidden": [600, 560]},
@@ -42,3 +43,25 @@ def main() -> int:
         elements = sum(parameter.numel() for parameter in spec.task.build().model().parameters())
         record("startup.fedavg_round", parameters=elements, median_s=statistics.median(rounds), bar_s=0.1)
     return 0
+
+
+def _first_steps(storage: str) -> None:
+    """Whether the first hundred steps take longer than the next: what a codec needs is there before them."""
+    onebit = {"push": {"kind": "onebit"}, "pull": {"kind": "onebit"}}
+    ratios, firsts = [], []
+    for _ in range(REPEATS):
+        spec = parse_spec(
+            {
+                "task": {"kind": "digits", "hidden": [256]},
+                "strategy": {"kind": "bsp"},
+                "compression": onebit,
+                "scale": {"workers": 2},
+                "budget": {"steps": 201},
+                "eval": {"every": 10**9},
+            }
+        )
+        at_s = {e.step: e.time_s for e in run(spec, storage).records() if isinstance(e.body, Decision)}
+        first_s, next_s = at_s[100] - at_s[0], at_s[200] - at_s[100]
+        ratios.append(first_s / next_s)
+        firsts.append(first_s)
+    record("startup.first_steps", first_100_s=statistics.median(firsts), ratio=statistics.median(ratios), bar=1.2)
