@@ -194,17 +194,9 @@ class JobSpec(Value):
     transport: Transport = Transport()
     """A plain word stands for its `kind`."""
     eval: Evaluation = Evaluation()
+    eval_every: int | None = Field(default=None, ge=1, exclude=True)
+    """The older name of `eval.every`, still accepted."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _older_names(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or "eval_every" not in data:
-            return data
-        rest = {name: value for name, value in data.items() if name != "eval_every"}
-        if "eval" in rest:
-            raise ValueError("eval_every is the older name of eval.every: give only that one")
-        return {**rest, "eval": {"every": data["eval_every"]}}
 
     @field_validator("transport", mode="before")
     @classmethod
@@ -222,6 +214,17 @@ class JobSpec(Value):
         if task.metric_names is not None and target.metric not in task.metric_names:
             raise ValueError(f"task {task.kind} has no metric {target.metric!r}; it has {', '.join(task.metric_names)}")
         return budget
+
+    @model_validator(mode="after")
+    def _older_names(self) -> Self:
+        if self.eval_every is None:
+            return self
+        if "eval" in self.model_fields_set:
+            raise ValueError("eval_every is the older name of eval.every: give only that one")
+        # The model is frozen for all but its own validation.
+        self.__dict__ |= {"eval": Evaluation(every=self.eval_every), "eval_every": None}
+        self.__pydantic_fields_set__ ^= {"eval", "eval_every"}
+        return self
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:
@@ -253,10 +256,6 @@ class JobSpec(Value):
     def lr_at(self, step: int) -> float:
         """Return the learning rate at a step."""
         return self.optimizer.lr * self.lr_schedule.factor(step, self.budget.steps)
-
-
-_OLDER_NAMES: dict[tuple[Any, ...], str] = {("eval", "every"): "eval_every"}
-"""Names of fields that moved, by where they are now."""
 
 
 def parse_spec(data: object) -> JobSpec:
@@ -328,9 +327,6 @@ def _locate(data: Any, loc: tuple[Any, ...]) -> tuple[str, Any]:
     """Return the dotted path without pydantic's union tags, and the value found on the way."""
     path: list[str] = []
     for index, part in enumerate(loc):
-        if isinstance(data, Mapping) and _OLDER_NAMES.get(loc[index : index + 2]) in data:
-            older = _OLDER_NAMES[loc[index : index + 2]]
-            return ".".join([*path, older]), data[older]
         is_tag = isinstance(data, Mapping) and part not in data and (index < len(loc) - 1 or data.get("kind") == part)
         if is_tag:
             continue

@@ -73,7 +73,7 @@ class CoordinatorSeat(Seat):
         if saved is not None:
             self.core.load_state_dict(saved)
             if is_new_job:
-                self.core.board.begin_anew(self.core.pacing.next_step)
+                self.core.begin_anew()
         if is_followed:
             self.core.checkpoints.pass_over(patiently(lambda: newest_number(folder), f"listing {folder.uri}", LONG_S))
         self.checkpoint: int | None = None

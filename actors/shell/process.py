@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-WARMING = "RAYSYNC_WARMING"
+WARMING = "WARMING_FILE"
 """The variable that names the file which is there while processes are started to wait."""
 KIND = "RAYSYNC_PROCESS"
 """The variable that says what a process is for."""

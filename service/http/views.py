@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from raysync.advice import advice
 from raysync.ports import CheckpointSeen
 from raysync.spec import JobSpec
@@ -41,8 +43,16 @@ def public(row: JobRow, queue_position: int | None) -> JobPublic:
         runs=redacted_values(row.runs),
         path=redacted(row.path),
         last_sequence=row.last_sequence,
-        advice=list(advice(JobSpec.model_validate_json(row.spec))),
+        advice=_advice(row.spec),
     )
+
+
+def _advice(spec: str) -> list[str]:
+    """Return what there is to say about a job; nothing about one that another version of the service took in."""
+    try:
+        return list(advice(JobSpec.model_validate_json(spec)))
+    except ValidationError:
+        return []
 
 
 def _common(row: JobRow) -> dict[str, Any]:

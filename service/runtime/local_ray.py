@@ -60,7 +60,7 @@ class EmbeddedRay:
             "RAY_USAGE_STATS_ENABLED": "0",
             # Its processes may wait for a job with their imports done: see actors/preload.py.
             "RAY_preload_python_modules": "actors.preload",
-            "RAYSYNC_WARMING": str(self._warming),
+            "WARMING_FILE": str(self._warming),
         }
         """What a process that joins the node needs in the environment, and nothing jobs should not see."""
 

@@ -294,7 +294,7 @@ def test_the_catalogue_needs_no_service(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["components", "strategies"], env={"RAYSYNC_DATA": str(tmp_path)})
     assert found.exit_code == 0
     assert "selsync" in found.output
-    assert "delta [0.3], aggregate [parameters]" in found.output
+    assert "delta [auto], aggregate [parameters]" in found.output
 
 
 def test_both_clients_tell_how_their_methods_are_called() -> None:

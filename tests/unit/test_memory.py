@@ -161,7 +161,7 @@ def test_a_job_that_continues_a_checkpoint_begins_with_its_knobs(tmp_path: Path)
     write_part(folder.at(checkpoint_name(1)), COORDINATOR, core.state_dict())
     seal(folder, 1, [part_name(COORDINATOR)], {"workers": [0, 1], "elapsed_s": 3.0})
     resume = f"{tmp_path}/{checkpoint_name(1)}"
-    order = JobOrder("new", spec.model_dump_json(), b"", this_code(), str(tmp_path / "new"), {}, {}, resume)
+    order = JobOrder("new", spec.model_dump_json(), b"", this_code(), str(tmp_path / "new"), resume=resume)
     memory = first_memory(order, spec)
     assert (memory.resume, memory.checkpoint) == (resume, resume)
     assert (memory.asked.version, memory.asked.values["pause"]) == (3, False), "versions go on, the pause does not"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from raysync.errors import SpecError
-from raysync.spec import JobSpec, parse_spec, read_spec
+from raysync.spec import JobSpec, as_written, parse_spec, read_spec
 
 EXAMPLE = """
 name: digits-selsync
@@ -161,7 +161,16 @@ def test_a_field_of_another_kind_is_named_as_that(tmp_path: Path) -> None:
 
 
 def test_the_older_name_of_a_field_is_accepted() -> None:
-    assert parse_spec(_with(eval_every=7)).eval.every == 7
+    old = parse_spec(_with(eval_every=7))
+    assert old == parse_spec(_with(eval={"every": 7}))
+    assert as_written(old)["eval"] == {"every": 7}
+    assert "eval_every" not in old.model_dump()
+    assert (
+        JobSpec.model_validate_json(
+            '{"task": {"kind": "digits", "hidden": [4]}, "eval_every": 7}', strict=True
+        ).eval.every
+        == 7
+    )
     assert parse_spec({"task": {"kind": "digits"}}).eval.every == 100
     with pytest.raises(SpecError, match="eval_every: got 0"):
         parse_spec({"task": {"kind": "digits"}, "eval_every": 0})

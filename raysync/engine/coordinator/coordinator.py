@@ -335,6 +335,11 @@ class Coordinator:
             part.load_state_dict(state[name])
         self._resumes = True
 
+    def begin_anew(self) -> None:
+        """Another job goes on from the state just loaded: it has knobs of its own, and tells who is in."""
+        self.board.begin_anew(self.pacing.next_step)
+        self.books.viewed(self.steps_made, self.view)
+
     def _parts(self) -> dict[str, Any]:
         names = ("board", "membership", "pacing", "checkpoints", "ending", "books")
         return {name: getattr(self, name) for name in names}
