@@ -129,7 +129,7 @@ def _cluster(folder: str) -> Iterator[dict[str, str]]:
 def _measure_evaluation(folder: str, env: dict[str, str]) -> None:
     """Measure the time to a target where an evaluation, made every 50 steps, is as dear as 50 steps."""
     common = {"name": "net", "optimizer": {"kind": "sgd", "lr": 0.2}, "scale": {"workers": 2, "shards": 2}, "seed": 7}
-    records = _run({**common, **DEAR}, folder, env)
+    records = _records({**common, **DEAR}, folder, env)
     told = [r for r in records if r["kind"] == "metrics"]
     first_s = next(r["time_s"] for r in told if "train/loss" in r["data"])
     reached = (r["time_s"] for r in told if r["data"].get("eval/accuracy", 0) >= DEAR_TARGET)
@@ -145,7 +145,7 @@ def _measure_evaluation(folder: str, env: dict[str, str]) -> None:
     )
 
 
-def _run(spec: dict[str, Any], folder: str, env: dict[str, str]) -> list[dict[str, Any]]:
+def _records(spec: dict[str, Any], folder: str, env: dict[str, str]) -> list[dict[str, Any]]:
     """Run a job from the head and return what it printed."""
     path = Path(folder) / "job.json"
     path.write_text(json.dumps(spec))
@@ -170,7 +170,7 @@ def _measure(name: str, fields: dict[str, Any], steps: int, folder: str, env: di
         **fields,
     }
     before, started_s = _sent_bytes(), time.monotonic()
-    records = _run(spec, folder, env)
+    records = _records(spec, folder, env)
     wall_s, after = time.monotonic() - started_s, _sent_bytes()
     metrics = [r for r in records if r["kind"] == "metrics" and "train/loss" in r["data"]]
     on_wire = sum(after[host] - before[host] for host in HOSTS)
