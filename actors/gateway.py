@@ -27,7 +27,7 @@ from ray.exceptions import RayError
 from actors.api.fit import join
 from actors.api.job import Job, find, submit
 from actors.job.actor_group import CONTROLLER, clear_leftovers
-from actors.job.warm_pool import Processes, WarmPool, taken_by
+from actors.job.warm_pool import Processes, WarmPool
 from actors.shell.process import WARMING
 from actors.storage.folder import Folder, completed, read_manifest
 from actors.storage.journal import read_log, read_records
@@ -95,7 +95,7 @@ class Gateway(Runtime):
                 raise
             # another control plane was faster
         if self._pool is not None:
-            self._pool.took(taken_by(spec))
+            self._pool.took()
         return cluster_name()
 
     def jobs(self) -> list[str]:

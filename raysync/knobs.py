@@ -100,7 +100,8 @@ def apply_knobs(spec: JobSpec, knobs: Knobs) -> JobSpec:
     for name, path in KNOB_FIELDS.items():
         if name in knobs.values:
             _set(data, path, knobs.values[name])
-            if name in _ENDS and _get(spec, _ENDS[name]) is not _ABSENT and knobs.values[name] != _get(spec, path):
+            by_hand = knobs.values[name] not in (_get(spec, path), "auto")
+            if by_hand and name in _ENDS and _get(spec, _ENDS[name]) is not _ABSENT:
                 _set(data, _ENDS[name], None)
     return parse_spec(data)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from raysync.compress import AnyCodec, Identity
 from raysync.compress.warmup import codec_for_round
@@ -24,6 +24,7 @@ from raysync.tasks import AnyTask
 from raysync.value import Shape, Value
 
 Partition = Literal["seldp", "defdp"]
+TransportKind = Literal["auto", "direct", "ray"]
 Name = Annotated[
     str,
     Shape(
@@ -155,10 +156,14 @@ class Checkpoint(Value):
 class Transport(Value):
     """How bytes travel between actors."""
 
-    kind: Literal["auto", "direct", "ray"] = "auto"
+    kind: TransportKind = "auto"
     """Over sockets of their own, through Ray, or sockets if a probe finds that they work."""
     limit_mbit: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The most that each actor sends, in megabits per second; None for as much as goes."""
+
+
+def _transport(given: Any) -> Any:
+    return {"kind": given} if isinstance(given, str) else given
 
 
 class Evaluation(Value):
@@ -191,17 +196,14 @@ class JobSpec(Value):
     """How a pipeline of more than one stage runs."""
     budget: Budget = Budget()
     checkpoint: Checkpoint = Checkpoint()
-    transport: Transport = Transport()
+    transport: Annotated[Transport, BeforeValidator(_transport, json_schema_input_type=Transport | TransportKind)] = (
+        Transport()
+    )
     """A plain word stands for its `kind`."""
     eval: Evaluation = Evaluation()
     eval_every: int | None = Field(default=None, ge=1, exclude=True)
     """The older name of `eval.every`, still accepted."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-
-    @field_validator("transport", mode="before")
-    @classmethod
-    def _plain_word(cls, transport: Any) -> Any:
-        return {"kind": transport} if isinstance(transport, str) else transport
 
     @field_validator("budget")
     @classmethod

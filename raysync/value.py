@@ -45,7 +45,7 @@ def _threshold(value: Any) -> float | Literal["auto"]:
         return "auto"
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not number >= 0:
         raise ValueError("must be a number greater than or equal to 0, inf, or auto")

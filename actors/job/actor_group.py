@@ -24,7 +24,7 @@ from actors.job.cluster import grows, resources
 from actors.job.link_choice import check_newcomers, choose_link
 from actors.job.packages import Environments
 from actors.shell.core_actor import Assignment
-from raysync.address import Address, Role, worker
+from raysync.address import COORDINATOR, Address, Role, worker
 from raysync.control.placing import Shortage, demand_of, place, seat_servers, servers_of
 from raysync.control.reconcile import ActorSeen, Life
 from raysync.control.roles import ROLES, Room, found
@@ -118,12 +118,10 @@ class ActorGroup:
                 self._make((server,), seats.shards.get(server, seats.coordinator))
 
     def renew(self, name: Address) -> None:
-        """Start an actor again that was lost and held nothing, on a node that trains."""
+        """Start an actor again that was lost and held nothing, beside the coordinator."""
         self.dismiss(name)
-        nodes = [member.node for member in self.members.values() if member.name.role is Role.WORKER and member.node]
-        if nodes:
-            self._base = msgspec.structs.replace(self._base, resume=None)
-            self._make((name,), nodes[0])
+        self._base = msgspec.structs.replace(self._base, resume=None)
+        self._make((name,), str(self.members[COORDINATOR].node))
 
     def add_worker(self) -> str | None:
         """Start one more worker; return why not, if not."""

@@ -14,9 +14,12 @@ from actors.storage.folder import Folder, completed, read_manifest
 from actors.storage.journal import Journal
 from actors.storage.keeper import Keeper
 from raysync.address import COORDINATOR, Address, worker
-from raysync.control.reconcile import Act, Action
+from raysync.control.reconcile import Act, Action, ActorSeen, Life
 from raysync.engine import messages as m
 from raysync.events import WorkerDied
+
+_MAX_RENEWED = 5
+"""So often an evaluator is started again in the life of a controller."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +41,7 @@ class Executor:
         self._memory = keeper.memory
         self.shortage: str | None = None
         """Why the workers that are missing cannot be started now."""
-        self._num_launched = 0
+        self._num_launched = self._num_renewed = 0
 
     def carry_out(self, action: Action) -> None:
         """Do one thing."""
@@ -57,7 +60,7 @@ class Executor:
                 self._memory.leaving -= {who}
                 self._group.dismiss(who)
             case Action(Act.RENEW, Address() as who):
-                self._group.renew(who)
+                self._renew(who)
             case Action(Act.RECOVER):
                 self._recover()
 
@@ -94,6 +97,17 @@ class Executor:
         self._history.note(WorkerDied(who.index, why))
         self._memory.leaving -= {who}
         self._group.dismiss(who)
+
+    def _renew(self, who: Address) -> None:
+        """Start an actor again that held nothing; one that dies again and again fails, and says what to do instead."""
+        self._num_renewed += 1
+        member = self._group.members[who]
+        logger.warning("%s died (%s) and is started again", who, member.seen.detail)
+        if self._num_renewed <= _MAX_RENEWED:
+            self._group.renew(who)
+            return
+        why = f"it died {self._num_renewed} times, last: {member.seen.detail}; set eval.on: workers"
+        member.seen = ActorSeen(Life.FAILED, why)
 
     def _recover(self) -> None:
         """Go back to the newest checkpoint with everything; which one that is comes first, for it may fail."""

@@ -1,26 +1,23 @@
 """Processes that wait for the next job: started by Ray, their imports done, before an actor is asked for.
 
 Ray uses such a process for an actor of the same runtime environment, if it has never run anything. It starts no more of
-them at once than the machine has cores, so a pool is filled in small steps, while nothing else starts.
+them at once than the machine has cores, so a pool is filled in small steps, while nothing else starts. How many wait is
+seen, not remembered: whoever else uses the node may take them or leave some behind.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
 
-from actors.shell.process import SMALL_ENV
-from raysync.address import Role
-from raysync.control.placing import servers_of
-from raysync.control.roles import ROLES
-from raysync.spec import JobSpec
+from actors.shell.process import KIND, SMALL, SMALL_ENV
 
 _KEEP_S = 86_400
 """For so long an unused process is kept where Ray would end it."""
@@ -31,7 +28,12 @@ _STARTED_S = 15.0
 _LOOK_S = 0.2
 _IMPORTS_S = 1.5
 """So long processes that have come up import; the next ones would only compete with them."""
+_EVERY_S = 10.0
+"""So often the pool is looked at."""
 _ANSWER_S = 5.0
+_IDLE = b"ray::IDLE"
+_IMPORTED = b"libtorch_cpu"
+_PROC = Path("/proc")
 
 logger = logging.getLogger(__name__)
 
@@ -43,13 +45,6 @@ class Processes(NamedTuple):
     small: int
 
 
-def taken_by(spec: JobSpec) -> Processes:
-    """Return what the start of a job takes, its controller among them."""
-    inside = Role.SHARD if spec.scale.shards_in == "workers" else None
-    servers = Counter(ROLES[server.role].computes for server in servers_of(spec) if server.role is not inside)
-    return Processes(servers[True] + spec.scale.workers + 1, servers[False])
-
-
 class WarmPool:
     """Keeps processes ready on the node this process is connected to; a Ray that cannot do that is left alone.
 
@@ -57,50 +52,58 @@ class WarmPool:
     """
 
     def __init__(self, size: Processes, sign: Path) -> None:
-        self._size, self._missing, self._sign = size, size, sign
-        self._changed = threading.Condition()
+        self._size, self._sign = size, sign
+        self._wake, self._is_closed = threading.Event(), False
+        self.is_full = False
+        """Whether no process was missing when last looked."""
         threading.Thread(target=self._live, name="warm pool", daemon=True).start()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no process is missing."""
-        return not any(self._missing)
+    def took(self) -> None:
+        """A job was started, and has taken some."""
+        self.is_full = False
+        self._wake.set()
 
-    def took(self, taken: Processes) -> None:
-        """A job was started: what it took is replaced, once it runs."""
-        with self._changed:
-            more = zip(self._size, self._missing, taken, strict=True)
-            self._missing = Processes(*(min(size, missing + took) for size, missing, took in more))
-            self._changed.notify_all()
+    def close(self) -> None:
+        """Leave the processes that wait, and replace none any more."""
+        self._is_closed = True
+        self._wake.set()
 
     def _live(self) -> None:
         try:
             node = _Node()
-            while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: not self.is_full)
-                node.wait_until_quiet(_QUIET_S)
-                while not self.is_full and node.is_quiet:
-                    self._fill_some(node)
-        except Exception:  # whatever a Ray of another version says to it: jobs start all the same, only later
-            logger.info("no processes are kept warm", exc_info=True)
-
-    def _fill_some(self, node: _Node) -> None:
-        with self._changed:
-            at_once = os.cpu_count() or 1
-            small = min(at_once, self._missing.small)
-            others = 0 if small else min(at_once, self._missing.others)
-            self._missing = Processes(self._missing.others - others, self._missing.small - small)
-        self._sign.touch()
-        try:
-            node.start(others, None)
-            node.start(small, SMALL_ENV)
-        finally:
+        except Exception:  # whatever a Ray of another version lacks: jobs start all the same, only later
+            logger.warning("no processes are kept warm: this Ray cannot be asked for them", exc_info=True)
             self._sign.unlink(missing_ok=True)
+            return
+        while not self._is_closed:
+            try:
+                self._fill(node)
+            except Exception as error:  # a node that does not answer now
+                logger.info("the pool of warm processes is filled later: %s", error)
+            finally:
+                self._sign.unlink(missing_ok=True)
+            self._wake.wait(_EVERY_S)
+            self._wake.clear()
+
+    def _fill(self, node: _Node) -> None:
+        node.wait_until_quiet(_QUIET_S)
+        while node.is_quiet:
+            small, others = (
+                max(0, size - there) for size, there in zip(self._size[::-1], node.waiting()[::-1], strict=True)
+            )
+            self.is_full = not small and not others
+            if self.is_full:
+                return
+            at_once = os.cpu_count() or 1
+            self._sign.touch()
+            if small:
+                node.start(min(at_once, small), SMALL_ENV)
+            else:
+                node.start(min(at_once, others), None)
 
 
 class _Node:
-    """Ray's own process on this node, asked as Ray's libraries ask it."""
+    """Ray's own process on this node, asked as Ray's libraries ask it, and its processes as the kernel shows them."""
 
     def __init__(self) -> None:
         from ray._private.grpc_utils import init_grpc_channel
@@ -115,9 +118,7 @@ class _Node:
         self._known: set[int] = set()
 
     def start(self, count: int, env: dict[str, Any] | None) -> None:
-        """Start processes, and wait until they are up."""
-        if not count:
-            return
+        """Start processes, and wait until they have come up and imported."""
         from ray.runtime_env import RuntimeEnv
 
         wanted = len(self._pids()) + count
@@ -132,6 +133,11 @@ class _Node:
             time.sleep(_LOOK_S)
         time.sleep(_IMPORTS_S)
         self._known = self._pids()
+
+    def waiting(self) -> Processes:
+        """Return how many processes wait with their imports done."""
+        kinds = [_kind(pid) for pid in self._pids()]
+        return Processes(kinds.count("other"), kinds.count(SMALL))
 
     @property
     def is_quiet(self) -> bool:
@@ -148,3 +154,17 @@ class _Node:
 
     def _pids(self) -> set[int]:
         return {*self._stub.GetWorkerPIDs(self._messages.GetWorkerPIDsRequest(), timeout=_ANSWER_S).pids}
+
+
+def _kind(pid: int) -> str | None:
+    """Return what a process waits for: to be a coordinator (`small`) or another actor; None if it does not wait, or has
+    not imported anything.
+    """
+    folder = _PROC / str(pid)
+    with contextlib.suppress(OSError):
+        if not (folder / "cmdline").read_bytes().startswith(_IDLE):
+            return None
+        if f"{KIND}={SMALL}".encode() in (folder / "environ").read_bytes():
+            return SMALL
+        return "other" if _IMPORTED in (folder / "maps").read_bytes() else None
+    return None

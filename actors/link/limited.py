@@ -1,16 +1,18 @@
 """A link held to a rate: what a core sends leaves when a line of that rate would have carried it, in order.
 
 It wraps either transport. Whatever leaves the process counts, also to peers on the same machine: so one machine shows
-what a slow line does.
+what a slow line does. While a core of the process computes nothing leaves: what is due then leaves after the step.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from actors.errors import PeerLost, UnknownPeer
 from actors.link.base import Contact, Envelope, Link
 from raysync.address import Address
 from raysync.engine.messages import Message
@@ -18,6 +20,8 @@ from raysync.engine.messages import Message
 _HEAD_BYTES = 96
 """What a message weighs beside its payload, about."""
 _BITS_PER_MBIT = 1e6
+
+logger = logging.getLogger(__name__)
 
 
 class _Held(NamedTuple):
@@ -44,6 +48,8 @@ class LimitedLink:
         if self.limit_mbit is None and not self._held:
             self._link.send(to, message)
             return
+        if any(held.to == to and held.message is message for held in self._held):
+            return  # said again, and still on its way
         if not self._held:
             self._begun_s = self._now_s()
         self._held.append(_Held(to, message, 8.0 * (_HEAD_BYTES + message.payload_bytes)))
@@ -67,7 +73,10 @@ class LimitedLink:
         while self._held and self._due_s <= self._now_s():
             self._begun_s = self._due_s
             held = self._held.popleft()
-            self._link.send(held.to, held.message)
+            try:
+                self._link.send(held.to, held.message)
+            except (PeerLost, UnknownPeer) as error:
+                logger.warning("not sent: %s", error)  # as at once: a peer that lives asks again
 
     @property
     def _due_s(self) -> float:

@@ -14,6 +14,8 @@ from typing import TextIO
 from raysync import compress
 from raysync.spec import Compression
 
+_FOLDER = Path(compress.__file__).parent / "__pycache__"
+"""Where numba keeps what it has compiled."""
 _WAIT_S = 120.0
 """For so long a process waits for another one that compiles; then it compiles for itself."""
 
@@ -22,15 +24,19 @@ logger = logging.getLogger(__name__)
 
 def prepare_codecs(compression: Compression) -> None:
     """Have the codecs of a job ready, and say so if their kernels had to be compiled for that."""
-    codecs = {codec.kind: codec for codec in (compression.push, compression.pull)}
-    started_s = time.monotonic()
-    with _one_at_a_time():
-        for codec in codecs.values():
+    codecs, started_s = (compression.push, compression.pull), time.monotonic()
+    with contextlib.nullcontext() if _are_compiled() else _one_at_a_time():
+        for codec in codecs:
             codec.prepare()
     kernels = sys.modules.get("raysync.compress.kernels")
     if kernels is not None and (compiled := kernels.num_compiled()):
-        took_s, names = time.monotonic() - started_s, " and ".join(codecs)
+        took_s, names = time.monotonic() - started_s, " and ".join(sorted({codec.kind for codec in codecs}))
         logger.warning("compiled %d kernels for %s in %.1f s; later starts load them", compiled, names, took_s)
+
+
+def _are_compiled() -> bool:
+    """Return whether a process has left compiled kernels here: then all may load them at the same time."""
+    return any(_FOLDER.glob("kernels.*.nbi"))
 
 
 @contextlib.contextmanager
@@ -38,9 +44,8 @@ def _one_at_a_time() -> Iterator[None]:
     """Keep two processes from compiling the same; where no file can be locked, or for too long, they do."""
     lock: TextIO | None = None
     with contextlib.suppress(OSError):
-        folder = Path(compress.__file__).parent / "__pycache__"
-        folder.mkdir(exist_ok=True)
-        lock = (folder / "kernels.lock").open("w")
+        _FOLDER.mkdir(exist_ok=True)
+        lock = (_FOLDER / "kernels.lock").open("w")
     with lock or contextlib.nullcontext():
         deadline_s = time.monotonic() + _WAIT_S
         while lock is not None and time.monotonic() < deadline_s:

@@ -134,9 +134,16 @@ class SaveModel(Message, frozen=True):
 class Judge(Message, frozen=True):
     """Judge this model: the parameters and buffers all workers see at a step, exactly."""
 
+    sender: Address
     step: int
     round: int
     payload: bytes
+
+
+class SendNext(Message, frozen=True):
+    """I have judged your model; until then the next one would only wait."""
+
+    step: int
 
 
 class Judged(Message, frozen=True):
@@ -360,6 +367,7 @@ AnyMessage = (
     | Handover
     | Judge
     | Judged
+    | SendNext
     | NeedInit
     | NeedPush
     | State

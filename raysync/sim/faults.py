@@ -53,7 +53,7 @@ MESSAGES = (
         "Handover",
     ),
     *("NeedInit", "NeedPush", "State", "Update", "Ack", "ViewSeen", "CheckpointRequest", "CheckpointPart"),
-    *("Judge", "Judged"),
+    *("Judge", "Judged", "SendNext"),
 )
 """The messages that can be lost, doubled, delayed or overtaken."""
 

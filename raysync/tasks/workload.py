@@ -40,9 +40,14 @@ class Workload:
     def __init__(self, task: Task, device: str = "cpu") -> None:
         self.task, self._device = task, device
         self.name = str(getattr(task, "kind", type(task).__name__))
-        self.train_data = task.train_data()
-        if len(self.train_data) == 0:
+
+    @cached_property
+    def train_data(self) -> MapDataset:
+        """The training data, loaded when first asked for: whoever only evaluates needs none."""
+        data = self.task.train_data()
+        if len(data) == 0:
             raise TaskError(self.name, "train_data() is empty")
+        return data
 
     @cached_property
     def eval_data(self) -> MapDataset:
@@ -82,7 +87,7 @@ class Workload:
     def _judged(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
         """Return loss and metrics of a batch: from one forward pass where the task can, else from one for each."""
         together = getattr(self.task, "evaluate", None)
-        if together is None:
+        if together is None or not _stands_for_all(type(self.task)):
             metrics = getattr(self.task, "metrics", None)
             return {"loss": self.task.loss(model, batch), **(metrics(model, batch) if metrics else {})}
         found = together(model, batch)
@@ -105,6 +110,15 @@ class Workload:
         else:
             batch = default_collate([data[int(index)] for index in indices])
         return batch if self._device == "cpu" else _move(batch, self._device)
+
+
+def _stands_for_all(kind: type) -> bool:
+    """Return whether `evaluate` speaks for `loss` and `metrics`: not where a subclass has defined one of them anew."""
+    homes = {
+        name: next((place for place, base in enumerate(kind.__mro__) if name in vars(base)), len(kind.__mro__))
+        for name in ("evaluate", "loss", "metrics")
+    }
+    return homes["evaluate"] <= min(homes["loss"], homes["metrics"])
 
 
 def _move(batch: Any, device: str) -> Any:

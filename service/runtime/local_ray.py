@@ -152,6 +152,7 @@ class EmbeddedRay:
             # Nodes are not scaled here, and logs not read through Ray: jobs bring their own.
             *("--no-monitor", "--include-log-monitor=false"),
         ]
+        self._warming.unlink(missing_ok=True)
         if self._is_warm:
             self._warming.touch()  # Ray starts some at once
         with log.open("wb") as file:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from raysync.address import COORDINATOR, EVALUATOR
+from raysync.address import COORDINATOR, EVALUATOR, worker
 from raysync.compress import verbatim
 from raysync.engine import messages as m
 from raysync.engine.coordinator import Coordinator
@@ -133,10 +133,12 @@ def test_of_models_that_wait_the_newest_is_judged_and_each_is_told_once() -> Non
     spec = job(eval={"every": 1, "on": "evaluator"})
     core = Evaluator(EVALUATOR, spec, Workload(spec.task.build()))
     size = len(core._replica.flat)
-    models = [m.Judge(step=s, round=s, payload=verbatim.encode(torch.full((size,), float(s)))) for s in (1, 3, 2)]
+    vectors = {step: verbatim.encode(torch.full((size,), float(step))) for step in (1, 3, 2)}
+    models = [m.Judge(sender=worker(0), step=s, round=s, payload=vector) for s, vector in vectors.items()]
     for model in models:
         assert core.handle(model) == []
-    (said,) = core.work()
+    said, to_worker = core.work()
+    assert to_worker == Send(worker(0), m.SendNext(step=3))
     assert isinstance(said, Send)
     assert isinstance(said.message, m.Judged)
     assert (said.to, said.message.step, said.message.judgement.round) == (COORDINATOR, 3, 3)
@@ -150,6 +152,25 @@ def test_of_models_that_wait_the_newest_is_judged_and_each_is_told_once() -> Non
     desk.handle(m.Judged(sender=EVALUATOR, step=2, judgement=said.message.judgement))
     notes = [effect.event for effect in desk.settle() if isinstance(effect, Note)]
     assert [(event.step, event.kind) for event in notes] == [(3, "metrics")]
+
+
+def test_no_model_is_sent_to_an_evaluator_that_is_still_judging_or_to_one_that_is_gone_for_long() -> None:
+    spec = job(eval={"every": 2, "on": "evaluator"}, scale={"workers": 1})
+    sent: list[int] = []
+    answers = True
+
+    class Slow(WatchedSimulation):
+        def send(self, core: Any, send: Send) -> None:
+            if isinstance(send.message, m.Judge):
+                sent.append(send.message.step)
+            if answers or not isinstance(send.message, m.SendNext):
+                super().send(core, send)
+
+    Slow(spec).run()
+    assert sent == [*range(0, 30, 2)], "one that answers gets every model"
+    sent, answers = [], False
+    Slow(spec).run()
+    assert sent == [0, 10, 20], "one that does not is sent one in five: it may be another by then"
 
 
 def test_a_target_is_reached_by_an_evaluator() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import time
 from pathlib import Path
 
 import ray
@@ -14,6 +14,7 @@ from actors.job.warm_pool import Processes, WarmPool
 from actors.shell.process import SMALL_ENV
 from raysync.events import Decision, Metrics
 from tests.runtime.test_jobs import digits, end, running, wait_for
+from tests.serving import until
 
 
 def test_an_evaluator_judges_beside_the_training_and_is_started_again_when_it_dies(storage: str) -> None:
@@ -58,22 +59,30 @@ def test_a_limit_holds_what_actors_send_and_a_knob_lifts_it(storage: str) -> Non
 
 
 def test_processes_wait_for_the_next_job_and_are_used_by_it(local_ray: None, tmp_path: Path) -> None:
-    pool = WarmPool(Processes(1, 1), tmp_path / "warming")
-    deadline_s = time.monotonic() + 30
-    while not pool.is_full and time.monotonic() < deadline_s:
-        time.sleep(0.2)
-    assert pool.is_full
+    pool = WarmPool(Processes(0, 1), tmp_path / "warming")
+    until(lambda: pool.is_full, 60)
+    assert not (tmp_path / "warming").exists(), "processes that start now are wanted at once"
+    waiting = idle()
 
-    @ray.remote(num_cpus=0)
+    @ray.remote(num_cpus=0, runtime_env=SMALL_ENV)
     class Probe:
-        def age_s(self) -> float:
-            return time.time() - os.stat(f"/proc/{os.getpid()}").st_ctime
+        def pid(self) -> int:
+            return os.getpid()
 
-    time.sleep(3.0)
-    asked_s = time.monotonic()
-    probes = [Probe.options(runtime_env=env).remote() for env in ({}, SMALL_ENV)]
-    ages = ray.get([probe.age_s.remote() for probe in probes], timeout=30)
-    waited_s = time.monotonic() - asked_s
-    assert min(ages) > waited_s, "these processes were there before they were asked for"
-    for probe in probes:
-        ray.kill(probe)
+    probe = Probe.remote()
+    assert ray.get(probe.pid.remote(), timeout=30) in waiting
+    pool.took()
+    until(lambda: pool.is_full, 60)
+    assert idle() - waiting, "another has taken its place"
+    pool.close()
+    ray.kill(probe)
+
+
+def idle() -> set[int]:
+    """Return the processes of Ray that wait for work."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (folder / "cmdline").read_bytes().startswith(b"ray::IDLE"):
+                found.add(int(folder.name))
+    return found

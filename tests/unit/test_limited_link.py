@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actors.errors import UnknownPeer
 from actors.link.base import Envelope
 from actors.link.limited import LimitedLink
 from raysync.address import Address, worker
@@ -26,8 +27,11 @@ class Recorder:
         self.now_s = 100.0
         self.sent: list[tuple[float, Address, int]] = []
         self.forgotten: list[Address] = []
+        self.unknown: set[Address] = set()
 
     def send(self, to: Address, message: m.Message) -> None:
+        if to in self.unknown:
+            raise UnknownPeer(str(to))
         self.sent.append((round(self.now_s - 100, 3), to, message.payload_bytes))
 
     def receive(self, timeout_s: float) -> list[Envelope]:
@@ -109,6 +113,22 @@ def test_what_is_held_for_who_is_gone_is_dropped() -> None:
     link.forget([NEAR])
     assert run(link, below, 3.0) == [(0.5, FAR, 499_904)]
     assert below.forgotten == [NEAR]
+
+
+def test_a_peer_that_is_gone_when_its_message_is_due_ends_no_loop() -> None:
+    link, below = made(8.0)
+    below.unknown = {NEAR}
+    link.send(NEAR, update(500_000))
+    link.send(FAR, update(500_000))
+    assert run(link, below, 3.0) == [(1.0, FAR, 499_904)]
+
+
+def test_what_is_said_again_while_it_waits_is_sent_once() -> None:
+    link, below = made(8.0)
+    message = update(500_000)
+    for to in (NEAR, NEAR, FAR):
+        link.send(to, message)
+    assert [to for _, to, _ in run(link, below, 3.0)] == [NEAR, FAR]
 
 
 def test_last_words_leave_within_their_bound_or_are_said_to_be_left() -> None:

@@ -103,7 +103,7 @@ def test_a_checkpoint_of_an_older_raysync_tells_only_what_was_in_force() -> None
 
 def test_a_job_that_goes_on_scales_to_its_own_number_and_does_not_wait() -> None:
     first = KnobBoard(spec())
-    first.turn({"workers": 3, "pause": True, "delta": 0.9}, None)
+    first.turn({"workers": 3, "pause": True, "delta": 0.9, "limit_mbit": 5.0}, None)
     first.apply()
     first.turn({"workers": 4, "lr": 0.5}, None)  # waits for a decision that never came
     again = KnobBoard(spec())
@@ -112,4 +112,6 @@ def test_a_job_that_goes_on_scales_to_its_own_number_and_does_not_wait() -> None
     assert again.knobs.values["workers"] == 3, "until the next decision those of the checkpoint train"
     ahead = again.ahead().values
     assert (ahead["workers"], ahead["pause"], ahead["delta"], ahead["lr"]) == (2, False, 0.9, 0.5)
-    assert [(turned.after, turned.asked_step) for turned in again.apply()][-1] == ({"pause": False, "workers": 2}, 7)
+    assert ahead["limit_mbit"] is None, "the line is the new job's"
+    last = [(turned.after, turned.asked_step) for turned in again.apply()][-1]
+    assert last == ({"pause": False, "workers": 2, "limit_mbit": None}, 7)

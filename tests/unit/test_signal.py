@@ -257,7 +257,7 @@ def test_a_threshold_set_by_hand_ends_the_automatic() -> None:
         assert (choice.sync, choice.threshold, choice.memory.get("delta")) == (True, 0.5, None)
         back = apply_knobs(spec, turn(spec, turned, {"delta": "auto"})).strategy
         assert isinstance(back, SelSync)
-        assert back.delta == "auto"
+        assert (back.delta, back.target_lssr) == ("auto", fields.get("target_lssr"))
     with pytest.raises(KnobError, match="delta"):
         turn(spec, knobs, {"delta": "often"})
 

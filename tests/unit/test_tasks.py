@@ -175,6 +175,21 @@ def test_loss_and_metrics_of_one_forward_pass() -> None:
     assert whole["eval/accuracy"] == pytest.approx(float((scores.argmax(dim=1) == labels).float().mean()))
 
 
+def test_a_subclass_with_a_loss_or_metrics_of_its_own_is_judged_by_them() -> None:
+    class OwnLoss(Digits):
+        def loss(self, model: Any, batch: Any) -> Any:
+            return torch.tensor(7.0)
+
+    class OwnMetrics(Digits):
+        def metrics(self, model: Any, batch: Any) -> Any:
+            return {"mine": 0.25}
+
+    for task, expected in ((OwnLoss(), {"eval/loss": 7.0}), (OwnMetrics(), {"eval/mine": 0.25})):
+        found = Workload(task).evaluate(task.model())
+        assert expected.items() <= found.items()
+    assert "eval/accuracy" in Workload(OwnLoss()).evaluate(OwnLoss().model())
+
+
 @pytest.mark.parametrize("found", [{"accuracy": 1.0}, 0.5])
 def test_an_evaluate_without_a_loss_is_refused(found: Any) -> None:
     class Mine(Quadratic):

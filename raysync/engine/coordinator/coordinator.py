@@ -101,7 +101,8 @@ class Coordinator:
             case m.Farewell():
                 effects = self._on_farewell(message)
             case m.Judged():
-                self.books.judged(message)
+                if not self.ending.model_is_safe:  # else the final model was judged meanwhile
+                    self.books.judged(message)
             case m.ViewSeen():
                 self.membership.seen(message)
             case m.CheckpointPart():

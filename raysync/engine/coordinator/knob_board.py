@@ -89,17 +89,18 @@ class KnobBoard:
         return changed
 
     def begin_anew(self, step: int = 0) -> None:
-        """Another job goes on from here: it does not wait where the first one paused, and has the workers it asks for;
-        what waited for the first one's next decision about these two is void.
+        """Another job goes on from here: it does not wait where the first one paused, and has the workers and the limit
+        it asks for; what waited for the first one's next decision about these is void.
         """
-        own = {"pause": False, "workers": self._submitted.scale.workers}
+        scale, transport = self._submitted.scale, self._submitted.transport
+        own = {"pause": False, "workers": scale.workers, "limit_mbit": transport.limit_mbit}
         rest = [
             msgspec.structs.replace(asked, changes={n: v for n, v in asked.changes.items() if n not in own})
             for asked in self._waiting
         ]
         promised = self.knobs.version + len(self._waiting)
         self._waiting = [asked for asked in rest if asked.changes]
-        changes = {name: value for name, value in own.items() if self.knobs.values[name] != value}
+        changes = {name: value for name, value in own.items() if self.knobs.values.get(name) != value}
         if changes:
             self._waiting.append(Asked(changes, step, max(promised, self.ahead().version) + 1))
 

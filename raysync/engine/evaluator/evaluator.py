@@ -1,6 +1,7 @@
 """The evaluator core: judges models beside the training, which does not wait for it.
 
-The first worker sends it the model of a round; where another comes before the last one is judged, the newer one counts.
+The first worker sends it the model of a round, and the next one only when that is judged: a slow evaluator judges fewer
+models. Where two come, the newer one counts.
 It holds nothing of a job: a new one in its place judges whatever comes next.
 """
 
@@ -14,9 +15,11 @@ from raysync.engine import messages as m
 from raysync.engine.effects import Effects, Send
 from raysync.engine.ports import Probe, no_probe
 from raysync.engine.training.replica import Replica
-from raysync.errors import ProtocolError
+from raysync.errors import ProtocolError, TaskError
 from raysync.spec import JobSpec
 from raysync.tasks.workload import Workload
+
+_MAX_BYTES = 1 << 30
 
 
 class Evaluator:
@@ -30,6 +33,10 @@ class Evaluator:
     ) -> None:
         self.address, self.spec, self._probe = address, spec, probe
         self._workload, self._replica = workload, Replica(spec, workload, device, is_trained=False)
+        size_bytes = 4 * (len(self._replica.flat) + len(self._replica.extras()))
+        if size_bytes > _MAX_BYTES:
+            problem = f"the model has {size_bytes / 2**30:.1f} GiB, an evaluator takes 1 GiB; set eval.on: workers"
+            raise TaskError(workload.name, problem)
         self._model: m.Judge | None = None
         """What is to be judged next."""
         self._judged: m.Judged | None = None
@@ -63,7 +70,7 @@ class Evaluator:
         metrics = self._replica.evaluate(vector[:size], vector[size:])
         judgement = m.Judgement(model.round, 0, 1, len(self._workload.eval_data), metrics)
         self._judged = m.Judged(sender=self.address, step=model.step, judgement=judgement)
-        return self.retry()
+        return [*self.retry(), Send(model.sender, m.SendNext(step=model.step))]
 
     def settle(self) -> Effects:
         """Return nothing: an evaluator leaves nothing for later."""

@@ -17,6 +17,9 @@ from raysync.engine.training.trainer import Trainer
 from raysync.spec import JobSpec
 from raysync.tasks.workload import WHOLE, Part
 
+_PATIENCE = 5
+"""So many evaluations are left out before an evaluator that has not answered is sent a model all the same."""
+
 
 class Judging:
     """Judges what the worker shows."""
@@ -24,6 +27,8 @@ class Judging:
     def __init__(self, address: Address, spec: JobSpec, trainer: Trainer, shared: SharedVector) -> None:
         self._address, self._every, self._trainer, self._shared = address, spec.eval.every, trainer, shared
         self._has_evaluator = spec.eval.on == "evaluator"
+        self._sent_step: int | None = None
+        """Of the model that the evaluator is judging."""
         self._is_split = exchange_of(spec).shows_common and not pacing_of(spec).applies_on_arrival
 
     @property
@@ -43,11 +48,21 @@ class Judging:
         return m.Judgement(self.round, *part, self._trainer.num_judged(part), metrics)
 
     def hand_over(self, step: int, view: View) -> Effects:
-        """Return the model for the evaluator, if it is this worker's to send at a step."""
+        """Return the model for the evaluator, if it is this worker's to send at a step and the evaluator is free; one
+        that has not answered for long has died, and its successor waits for a model.
+        """
         if not self._has_evaluator or step % self._every != 0 or view.members[:1] != (self._address,):
             return []
+        if self._sent_step is not None and step - self._sent_step < _PATIENCE * self._every:
+            return []
+        self._sent_step = step
         payload = verbatim.encode(self._trainer.shown())
-        return [Send(EVALUATOR, m.Judge(step=step, round=self.round, payload=payload))]
+        return [Send(EVALUATOR, m.Judge(sender=self._address, step=step, round=self.round, payload=payload))]
+
+    def judged(self, answer: m.SendNext) -> None:
+        """The evaluator is free."""
+        if answer.step == self._sent_step:
+            self._sent_step = None
 
     def judge_all(self) -> dict[str, float]:
         """Return the metrics over all of the evaluation data, as they are told."""

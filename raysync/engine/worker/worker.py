@@ -124,10 +124,10 @@ class Worker:
         handed = self._judging.hand_over(self.step, view)
         if self.round.pushes_first:
             self._enter(Phase.ACKING, range(len(self.shared.blocks)))
-            return handed + self._push(self.round.waiting)
+            return self._push(self.round.waiting) + handed
         self._enter(Phase.DECIDING)
         self._probe("worker.reported")
-        return [*handed, Send(COORDINATOR, report), *self._act()]
+        return [Send(COORDINATOR, report), *self._act(), *handed]
 
     def leave(self) -> Effects:
         """Ask to leave the job in good order; every report repeats it."""
@@ -171,6 +171,9 @@ class Worker:
                 return self._on_update(message)
             case m.Ack():
                 return self._on_ack(message)
+            case m.SendNext():
+                self._judging.judged(message)
+                return []
             case m.CheckpointRequest():
                 state = self.state_dict if self.phase is Phase.DECIDING else None
                 return self._contribution.asked(message.checkpoint, state)
