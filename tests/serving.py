@@ -28,9 +28,11 @@ BIN = Path(sys.executable).parent
 
 
 class Service:
-    """A service of its own: data, jobs, Ray and token in one folder."""
+    """A service of its own: data, jobs, Ray and token in one folder; no warm processes unless they are asked for, since
+    they cost every start of a service more than a few jobs gain.
+    """
 
-    def __init__(self, folder: Path, *options: str, num_cpus: int = 16) -> None:
+    def __init__(self, folder: Path, *options: str, num_cpus: int = 16, warm: int = 0) -> None:
         self.folder, self._options = folder, options
         self.folder.mkdir(parents=True, exist_ok=True)
         self.sockets = Path(tempfile.mkdtemp(prefix="rs-"))
@@ -42,6 +44,7 @@ class Service:
             "RAYSYNC_STORAGE": str(folder / "jobs"),
             "RAYSYNC_PORT": str(_free_port()),
             "RAYSYNC_NUM_CPUS": str(num_cpus),
+            "RAYSYNC_WARM": str(warm),
             "COLUMNS": "140",
             "PYTHONPATH": str(Path(__file__).parents[1]),  # for tasks of the tests
         }

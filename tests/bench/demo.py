@@ -57,7 +57,7 @@ def main() -> int:
     results: dict[str, dict[str, Any]] = {}
     turn: Turn | None = None
     with tempfile.TemporaryDirectory() as folder:
-        service = Service(Path(folder))
+        service = Service(Path(folder), warm=7)
         console.print(f"starting the service, its Ray and its database at {service.url} ...")
         try:
             with service.start() as client:

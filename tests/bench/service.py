@@ -33,6 +33,7 @@ JOBS, LISTINGS = 10_000, 300
 TURNS = 40
 TROUBLED_S, HISTORY = 45.0, 100_000
 STARTS = 3
+WARM = 7
 WARM_UP_S = 25.0
 """So long after a job its processes have been replaced by others that wait."""
 ROLES = ("coordinator", "shard", "worker")
@@ -55,7 +56,7 @@ class Paced:
 def main() -> int:
     """Measure and print."""
     with tempfile.TemporaryDirectory() as folder:
-        service = Service(Path(folder))
+        service = Service(Path(folder), warm=WARM)
         try:
             client = service.start()
             _first_steps(client)
