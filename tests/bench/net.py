@@ -134,14 +134,18 @@ def _measure_evaluation(folder: str, env: dict[str, str]) -> None:
     first_s = next(r["time_s"] for r in told if "train/loss" in r["data"])
     reached = (r["time_s"] for r in told if r["data"].get("eval/accuracy", 0) >= DEAR_TARGET)
     actors = records[-1]["runs"]["actors"]
+    steps = [r for r in told if "train/loss" in r["data"]]
+    all_steps_s = steps[-1]["time_s"] - first_s
+    waited_s = sum(r["data"].get(name, 0.0) for r in steps for name in ("sync/wait_s", "time/sync_s"))
     record(
         "net.evaluation",
         target=DEAR_TARGET,
         to_target_s=next((time_s - first_s for time_s in reached), None),
-        all_steps_s=max(r["time_s"] for r in told if "train/loss" in r["data"]) - first_s,
+        all_steps_s=all_steps_s,
         curve=[(r["step"], round(r["data"]["eval/accuracy"], 3)) for r in told if "eval/accuracy" in r["data"]],
-        busy={name: round(facts["busy_ratio"], 2) for name, facts in actors.items() if facts.get("busy_ratio")},
+        busy=1 - waited_s / all_steps_s,
         busy_bar=0.9,
+        cpu={name: round(facts["busy_ratio"], 2) for name, facts in actors.items() if facts.get("busy_ratio")},
     )
 
 
