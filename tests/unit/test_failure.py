@@ -190,7 +190,7 @@ def test_a_users_module_may_be_installed_among_the_libraries(folder: Path, monke
 
 def test_a_defect_of_raysyncs_says_where() -> None:
     try:
-        Workload(None)  # type: ignore[arg-type]
+        Workload(None).train_data  # type: ignore[arg-type]  # noqa: B018
     except AttributeError as error:
         told = explain(error)
     assert "raysync/tasks/workload.py" in told.splitlines()[0]
