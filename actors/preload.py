@@ -13,7 +13,7 @@ import os
 from actors.shell.process import KIND, SMALL, WARMING
 
 _SMALL = ("actors.shell.coordinator",)
-_OTHERS = ("actors.shell.worker", "raysync.engine.worker", "raysync.engine.server.shard", "actors.job.controller")
+_OTHERS = ("actors.shell.worker", "raysync.engine.worker", "raysync.engine.server.shard")
 
 if os.path.exists(os.environ.get(WARMING, "")):
     for name in _SMALL if os.environ.get(KIND) == SMALL else _OTHERS:
