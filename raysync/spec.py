@@ -5,6 +5,7 @@ ray.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -289,10 +290,21 @@ def read_spec(path: str | Path) -> JobSpec:
     return parse_text(content, str(path))
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which on, off, yes and no are words, as since version 1.2: `eval.on` is a field."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:bool"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("true|True|TRUE|false|False|FALSE"), list("tTfF"))
+
+
 def parse_text(content: bytes, source: str) -> JobSpec:
     """Return the job some YAML or JSON describes; `source` is where it comes from."""
     try:
-        data = yaml.safe_load(content.decode())
+        data = yaml.load(content.decode(), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SpecError((FieldProblem(source, None, f"is not YAML: {error}"),)) from error
     if data is None:

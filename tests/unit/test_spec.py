@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from raysync.errors import SpecError
-from raysync.spec import JobSpec, as_written, parse_spec, read_spec
+from raysync.spec import JobSpec, as_written, parse_spec, parse_text, read_spec
+from raysync.sync import SelSync
 
 EXAMPLE = """
 name: digits-selsync
@@ -176,3 +177,14 @@ def test_the_older_name_of_a_field_is_accepted() -> None:
         parse_spec({"task": {"kind": "digits"}, "eval_every": 0})
     with pytest.raises(SpecError, match="give only that one"):
         parse_spec({"task": {"kind": "digits"}, "eval_every": 7, "eval": {"every": 8}})
+
+
+def test_words_that_older_yaml_takes_for_truth_values_are_words() -> None:
+    text = b"task: {kind: digits}\neval: {every: 5, on: evaluator}\nstrategy: {kind: selsync, overlap: yes}\n"
+    found = parse_text(text, "job.yaml")
+    assert (found.eval.every, found.eval.on) == (5, "evaluator")
+    assert found.strategy == SelSync(overlap=True)
+    flags = parse_text(b"task: {kind: digits}\ncompression: {error_feedback: false}", "job.yaml")
+    assert flags.compression.error_feedback is False
+    with pytest.raises(SpecError, match="error_feedback"):
+        parse_text(b"task: {kind: digits}\ncompression: {error_feedback: never}", "job.yaml")
