@@ -15,8 +15,9 @@ from raysync.engine.coordinator import Coordinator
 from raysync.engine.effects import Note, Send
 from raysync.engine.evaluator import Evaluator
 from raysync.events import Metrics
-from raysync.sim import Fault, Pace
+from raysync.sim import Fault, Pace, Simulation
 from raysync.tasks.workload import WHOLE, Part, Workload
+from tests import models
 from tests.jobs import EVERY, SYNCHRONOUS, WatchedSimulation, final_vector, job
 
 SPLIT = [name for name in SYNCHRONOUS if name != "selsync-gradients"]
@@ -35,7 +36,7 @@ class Counted(Workload):
         return super().evaluate(model, part)
 
 
-def evaluations(simulation: WatchedSimulation) -> list[tuple[int, dict[str, float]]]:
+def evaluations(simulation: Simulation) -> list[tuple[int, dict[str, float]]]:
     """Return step and metrics of what was judged before the end."""
     bodies = [(event.step, event.body) for event in simulation.ledger.events]
     return [
@@ -180,3 +181,20 @@ def test_a_target_is_reached_by_an_evaluator() -> None:
     simulation.run()
     assert simulation.coordinator.steps_made < 1000
     assert "target" in (simulation.coordinator.ending.reason or "")
+
+
+@pytest.mark.parametrize(("name", "inner_state"), [("local_sgd", "average"), ("bsp", "keep"), ("ssp", "keep")])
+def test_an_evaluator_sees_buffers_and_needs_no_moments(name: str, inner_state: str) -> None:
+    """BatchNorm, frozen and unused parameters, a buffer of infinities; moments that workers average with Adam."""
+    found = {}
+    for on in ("workers", "evaluator"):
+        common = {"optimizer": {"kind": "adam", "lr": 0.01}, "inner_state": inner_state, "scale": {"workers": 2}}
+        simulation = Simulation(
+            job(EVERY[name], eval={"every": 5, "on": on}, **common), workload=Workload(models.Odd())
+        )
+        simulation.run()
+        found[on] = evaluations(simulation)
+    assert [step for step, _ in found["evaluator"]] == [0, 5, 10, 15, 20, 25]
+    for (_, split), (_, beside) in zip(found["workers"], found["evaluator"], strict=True):
+        assert beside["eval/loss"] == pytest.approx(split["eval/loss"], rel=1e-4)
+        assert beside["eval/round"] == split["eval/round"]

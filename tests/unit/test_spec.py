@@ -188,3 +188,9 @@ def test_words_that_older_yaml_takes_for_truth_values_are_words() -> None:
     assert flags.compression.error_feedback is False
     with pytest.raises(SpecError, match="error_feedback"):
         parse_text(b"task: {kind: digits}\ncompression: {error_feedback: never}", "job.yaml")
+
+
+@pytest.mark.parametrize("delta", [10**400, True, [1], None, "often", -0.1, float("nan")])
+def test_a_threshold_that_is_none_is_refused_with_what_would_be_right(delta: Any) -> None:
+    with pytest.raises(SpecError, match="a number greater than or equal to 0, inf, or auto"):
+        parse_spec(_with(strategy={"kind": "selsync", "delta": delta}))
