@@ -156,17 +156,18 @@ class CoordinatorActor(CoreActor):
             seat.events = [event for event in seat.events if event.sequence > after]
             seat.news.wait_for(lambda: seat.events or seat.finished, wait_s)
             seat.news.wait_for(lambda: seat.finished, _COALESCE_S)
-            finished, events = seat.finished, list(seat.events)
-        core = seat.core
+            core, finished = seat.core, seat.finished
+            view, knobs, num_steps, checkpoint = core.view, core.knobs, core.steps_made, seat.checkpoint
+            events = list(seat.events)  # last: whoever hears that a knob is in force has all that happened before
         return Progress(
             events,
             finished,
-            core.view.number,
-            core.view.members,
-            core.view.number > 0 and core.membership.all_parted,
-            core.knobs,
-            core.steps_made,
-            seat.checkpoint,
+            view.number,
+            view.members,
+            view.number > 0 and core.membership.all_parted,
+            knobs,
+            num_steps,
+            checkpoint,
             seat.now_s,
             seat.asked,
         )

@@ -135,7 +135,7 @@ def _run(
 
 
 @pytest.mark.parametrize("trouble", FAULTS)
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.matrix), 2])
 @pytest.mark.parametrize("name", ["bsp", "selsync", "selsync-overlap", "local_sgd"])
 def test_ratios_turn_at_one_round_on_all_shards(name: str, shards: int, trouble: str) -> None:
     simulation = _run(name, shards, trouble, push_ratio=NARROW, pull_ratio=NARROW)
@@ -149,8 +149,8 @@ def test_ratios_turn_at_one_round_on_all_shards(name: str, shards: int, trouble:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_whenever_it_is_turned_no_round_has_two_ratios(name: str) -> None:
     """While a round is open on one shard and closed on another, too."""
-    for moment in range(8):
-        simulation = _run(name, 2, "calm", 0.004 * moment, pull_ratio=NARROW)
+    for moment in range(4):
+        simulation = _run(name, 2, "calm", 0.008 * moment, pull_ratio=NARROW)
         last, first = simulation.before_and_after("Update")
         assert first == last + 1
 

@@ -25,6 +25,8 @@ from tests.runtime.test_equality import simulated
 
 LONG = 100_000
 """More steps than a test waits for."""
+FEW: dict[str, Any] = {"shards_in": "workers"}
+"""One process fewer, where a test is not about shards: starting processes is most of what these tests cost."""
 
 
 def digits(**changes: Any) -> JobSpec:
@@ -63,7 +65,7 @@ def workers_of(status: JobStatus) -> dict[str, int]:
 
 
 def test_steering_resizing_pausing_and_stopping(storage: str) -> None:
-    job = submit(digits(scale={"min_workers": 1, "max_workers": 3}), storage_path=storage)
+    job = submit(digits(scale={"min_workers": 1, "max_workers": 3, **FEW}), storage_path=storage)
     before = workers_of(wait_for(job, running))
     assert job.status().runs.link == "direct"
     assert {"device": "cpu", "torch_threads": 1}.items() <= wait_for(
@@ -191,7 +193,7 @@ def test_resume_ends_in_the_bits_of_a_run_without_a_break(strategy: dict[str, An
 
 
 def test_two_jobs_at_once_do_not_disturb_each_other(storage: str) -> None:
-    specs = [digits(budget={"steps": 60}, name=name, seed=seed) for name, seed in (("one", 1), ("two", 2))]
+    specs = [digits(budget={"steps": 60}, name=name, seed=seed, scale=FEW) for name, seed in (("one", 1), ("two", 2))]
     alone = [simulated(spec) for spec in specs]
     jobs = [submit(spec, storage_path=storage) for spec in specs]
     for side_by_side, expected in zip(jobs, alone, strict=True):
@@ -202,9 +204,11 @@ def test_two_jobs_at_once_do_not_disturb_each_other(storage: str) -> None:
 
 
 def test_a_job_that_does_not_fit_waits_and_starts_when_it_does(storage: str) -> None:
-    big = submit(digits(scale={"workers": 2, "cpus_per_worker": 5}), storage_path=storage)
+    big = submit(digits(scale={"workers": 2, "cpus_per_worker": 5, **FEW}), storage_path=storage)
     wait_for(big, running)
-    small = submit(digits(budget={"steps": 20}, scale={"workers": 2, "cpus_per_worker": 2}), storage_path=storage)
+    small = submit(
+        digits(budget={"steps": 20}, scale={"workers": 2, "cpus_per_worker": 2, **FEW}), storage_path=storage
+    )
     status = wait_for(small, lambda s: "fit" in s.reason)
     assert status.state == "PENDING"
     assert status.reason == "2 workers need 2 CPU each; 1 fits now (2 CPU free on 1 node)"
@@ -248,7 +252,7 @@ def number():
 
 def custom(entrypoint: str, **args: Any) -> JobSpec:
     task = {"kind": "custom", "entrypoint": entrypoint, "args": args}
-    return parse_spec({"task": task, "scale": {"workers": 2}, "budget": {"steps": 20}, "eval": {"every": 10}})
+    return parse_spec({"task": task, "scale": {"workers": 2, **FEW}, "budget": {"steps": 20}, "eval": {"every": 10}})
 
 
 @pytest.fixture
@@ -298,5 +302,5 @@ def test_a_working_dir_that_hides_raysync_is_refused(tmp_path: Path, storage: st
 
 
 def test_code_shipped_from_the_driver_is_what_runs(storage: str) -> None:
-    result = fit(digits(budget={"steps": 10}), storage_path=storage, ship_code=True)
+    result = fit(digits(budget={"steps": 10}, scale=FEW), storage_path=storage, ship_code=True)
     assert result.error is None, result.error

@@ -174,12 +174,13 @@ def test_broken_user_code_ends_failed_with_its_traceback(service: Service, clien
 
 def test_the_command_line_from_submit_to_stop(service: Service, client: Client, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
-    path.write_text(json.dumps({**SPEC, "budget": {"steps": 120}}))
+    few = {**SPEC, "scale": {**SPEC["scale"], "shards_in": "workers"}}
+    path.write_text(json.dumps({**few, "budget": {"steps": 120}}))
     done = service.cli("submit", path, "--follow")
     assert done.exit_code == 0, done.stderr
     assert "SUCCEEDED" in done.stdout
     assert "RUNNING" in done.stderr
-    path.write_text(json.dumps(SPEC))
+    path.write_text(json.dumps(few))
     id = service.cli("submit", path, "--key", "once").stdout.strip()
     assert service.cli("submit", path, "--key", "once").stdout.strip() == id
     training(client, id)
@@ -223,7 +224,7 @@ def test_the_command_line_from_submit_to_stop(service: Service, client: Client, 
 
 
 def test_killed_in_mid_job_the_stream_goes_on_with_every_number_once(service: Service, client: Client) -> None:
-    id = client.submit(spec()).id
+    id = client.submit(spec(scale=ONE)).id
     assert client.turn(id, delta=0.25).version == 1, "right after it was submitted"
     training(client, id)
     turned = client.events(id, kind="knobs").items[0]
