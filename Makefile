@@ -16,7 +16,7 @@ simulate: $(STAMP) ## Train digits under every strategy on a simulated 100 Mbit/
 	$(BIN)/python -m tests.bench.simulated
 
 test: $(STAMP) ## Run all tests
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 matrix: $(STAMP) ## Run the rest of the cross products of which the tests run a slice
 	$(BIN)/python -m pytest -m matrix

@@ -18,13 +18,15 @@ class Role(StrEnum):
     COORDINATOR = "coordinator"
     EVALUATOR = "evaluator"
     SHARD = "shard"
+    STAGE = "stage"
     WORKER = "worker"
 
 
 class Address(msgspec.Struct, frozen=True, order=True, array_like=True, cache_hash=True):
     """A core's name: its role, the pipeline stage it belongs to (0 where there is but one), its number.
 
-    As text `coordinator`, `worker/3`, or with a stage `worker/1/3`.
+    As text `coordinator`, `worker/3`, or with a stage `shard/1/3`; a pipeline's stages are `stage/1/3` and also
+    `stage/0/3`.
     """
 
     role: Role
@@ -34,12 +36,19 @@ class Address(msgspec.Struct, frozen=True, order=True, array_like=True, cache_ha
     def __str__(self) -> str:
         if self.role in _ALONE:
             return self.role.value
-        return f"{self.role.value}/{self.stage}/{self.index}" if self.stage else f"{self.role.value}/{self.index}"
+        has_stage = self.stage or self.role is Role.STAGE
+        return f"{self.role.value}/{self.stage}/{self.index}" if has_stage else f"{self.role.value}/{self.index}"
 
     @property
     def spoken(self) -> str:
-        """The address in a sentence: `worker 3`."""
+        """The address in a sentence: `worker 3`, `stage 1 of pipeline 3`."""
+        if self.role is Role.STAGE:
+            return f"stage {self.stage} of pipeline {self.index}"
         return str(self).replace("/", " ")
+
+    def at(self, stage: int) -> Address:
+        """Return who has this place at another stage."""
+        return self if stage == self.stage else Address(self.role, stage, self.index)
 
     @staticmethod
     def parse(text: str) -> Address:
@@ -50,7 +59,7 @@ class Address(msgspec.Struct, frozen=True, order=True, array_like=True, cache_ha
             address = Address(Role(role), *[0, 0, *map(int, numbers)][-2:])
             if str(address) == text:
                 return address
-        raise ValueError(f"{text!r} is no address; addresses are coordinator, worker/3, shard/0")
+        raise ValueError(f"{text!r} is no address; addresses are coordinator, worker/3, shard/0, stage/1/0")
 
 
 _ALONE = (Role.COORDINATOR, Role.EVALUATOR)
@@ -64,6 +73,12 @@ EVALUATOR = Address(Role.EVALUATOR)
 def worker(index: int) -> Address:
     """Return the address of a data-parallel worker."""
     return Address(Role.WORKER, 0, index)
+
+
+@lru_cache(maxsize=4096)
+def stage(number: int, pipeline: int) -> Address:
+    """Return the address of a stage of one of the pipelines."""
+    return Address(Role.STAGE, number, pipeline)
 
 
 @lru_cache(maxsize=4096)

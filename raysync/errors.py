@@ -100,6 +100,10 @@ class ProtocolError(RaysyncError, RuntimeError):
         return f"{self.where}: {self.problem}"
 
 
+class BrokenPlan(RaysyncError, ValueError):
+    """A pipeline's plan cannot be carried out."""
+
+
 class Deadlock(RaysyncError, RuntimeError):
     """The simulator saw no progress within its bounds; carries the seed that shows it again."""
 

@@ -61,9 +61,27 @@ class View(msgspec.Struct, frozen=True, dict=True):
     def _owes(self, worker: Address, round: int) -> bool:
         return self.first_rounds.get(worker, 0) <= round and round <= self.last_rounds.get(worker, round)
 
+    def at_stage(self, stage: int) -> View:
+        """Return the view as the cores of a stage see it. The coordinator's names a pipeline by its first stage."""
+        if stage == 0:
+            return self
+        return msgspec.structs.replace(
+            self,
+            members=at_stage(self.members, stage),
+            leavers=at_stage(self.leavers, stage),
+            first_rounds={who.at(stage): round for who, round in self.first_rounds.items()},
+            last_rounds={who.at(stage): round for who, round in self.last_rounds.items()},
+            servers=at_stage(self.servers, stage),
+        )
+
     def rank(self, worker: Address) -> int:
         """Return the place of a worker among the members."""
         return self.members.index(worker)
 
 
 NO_VIEW = View()
+
+
+def at_stage(addresses: tuple[Address, ...], stage: int) -> tuple[Address, ...]:
+    """Return who has these places at a stage."""
+    return tuple(address.at(stage) for address in addresses)

@@ -138,6 +138,8 @@ class Judge(Message, frozen=True):
     step: int
     round: int
     payload: bytes
+    replicas: int = 1
+    """How many replicas send theirs: what is judged is their mean."""
 
 
 class SendNext(Message, frozen=True):
@@ -152,6 +154,49 @@ class Judged(Message, frozen=True):
     sender: Address
     step: int
     judgement: Judgement
+
+
+# Stage -> stage of one pipeline
+
+
+class Activation(Message, frozen=True):
+    """What a stage makes of a microbatch, for the next one; or, coming back, the gradient of what it was given."""
+
+    sender: Address
+    life: int
+    """How often the pipeline has been broken: what an earlier life sent is nobody's."""
+    step: int
+    microbatch: int
+    is_gradient: bool
+    dtype: str
+    shape: tuple[int, ...]
+    payload: bytes
+
+
+class SendAgain(Message, frozen=True):
+    """I wait for this activation, or gradient."""
+
+    sender: Address
+    life: int
+    step: int
+    microbatch: int
+    is_gradient: bool
+
+
+class GradNorm(Message, frozen=True):
+    """The squared norm of a stage's gradient of a step, where the whole model's is bounded."""
+
+    sender: Address
+    life: int
+    step: int
+    square: float
+
+
+class StageModel(Message, frozen=True):
+    """The final parameters and buffers of a stage, exactly, for the first stage to save with its own."""
+
+    sender: Address
+    payload: bytes
 
 
 class NewView(Message, frozen=True):
@@ -368,6 +413,10 @@ AnyMessage = (
     | Judge
     | Judged
     | SendNext
+    | Activation
+    | SendAgain
+    | GradNorm
+    | StageModel
     | NeedInit
     | NeedPush
     | State

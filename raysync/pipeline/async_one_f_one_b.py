@@ -1,13 +1,33 @@
-"""`async_one_f_one_b`: one forward, one backward, an optimizer step after every microbatch."""
+"""`async_one_f_one_b`: one forward, one backward pass, one step, without end: no stage ever waits for a batch to drain.
+
+A microbatch is a worker's whole batch. Its gradient on stage s is of weights P - 1 - s steps old, which the stage has
+kept (PipeDream's stash of P - s versions); the optimizer `lookahead` makes up for the delay.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import ClassVar, Literal
 
-from raysync.pipeline.base import Schedule
+from pydantic import Field
+
+from raysync.pipeline.base import Op, Schedule, alternate
 
 
 class AsyncOneFOneB(Schedule):
-    """One forward, one backward, an optimizer step after every microbatch."""
+    """One forward, one backward pass, one step, without end."""
 
     kind: Literal["async_one_f_one_b"] = "async_one_f_one_b"
+    is_asynchronous: ClassVar[bool] = True
+    microbatches: int = Field(default=1, ge=1, le=1)
+    """A batch is not cut: every one of them is a step."""
+    stash: bool = True
+    """Whether backward passes use the weights that the forward pass used; false saves the memory of the versions, and
+    needs `optimizer.by_stage`.
+    """
+
+    def order(self, stage: int, stages: int, count: int | None) -> Iterator[Op]:
+        return alternate(self.delay(stage, stages), count, steps_each=True)
+
+    def delay(self, stage: int, stages: int) -> int:
+        return stages - 1 - stage

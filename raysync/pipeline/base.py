@@ -1,19 +1,84 @@
-"""A schedule orders the forward and backward passes of microbatches over the stages of a pipeline."""
+"""A schedule orders the forward and backward passes of microbatches over the stages of a pipeline.
+
+A member is its order: the operations of one stage, as data. `raysync.pipeline.replay` proves an order free of deadlock;
+`raysync.engine.stage` carries it out.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator
+from enum import StrEnum
+from itertools import islice
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
 from raysync.value import Value
 
 
+class Kind(StrEnum):
+    """What a stage does with a microbatch."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    STEP = "step"
+    """Let the optimizer apply what the backward passes left."""
+
+
+class Op(NamedTuple):
+    """One operation of a stage; a step names the last microbatch it applies."""
+
+    kind: Kind
+    microbatch: int
+
+
+Plan = tuple[Op, ...]
+"""What one stage does, in order."""
+
+
 class Schedule(Value):
     """The family of pipeline schedules."""
 
     kind: str
-    runs: ClassVar[bool] = False
-    """Whether the engine runs it, or only checks it so far."""
+    is_asynchronous: ClassVar[bool] = False
+    """Whether a stage steps after every microbatch, so that gradients are of older weights than those they move."""
     microbatches: int = Field(default=4, ge=1)
     """How many parts a worker's batch is cut into."""
+
+    def order(self, stage: int, stages: int, count: int | None) -> Iterator[Op]:
+        """Yield what a stage does with `count` microbatches; with None without end."""
+        raise NotImplementedError
+
+    def plan(self, stage: int, stages: int, count: int) -> Plan:
+        """Return what a stage does with `count` microbatches."""
+        return tuple(self.order(stage, stages, count))
+
+    def delay(self, stage: int, stages: int) -> int:
+        """Return how many steps a stage makes between the forward pass of a microbatch and its own step for it, once
+        the pipeline is full.
+        """
+        return 0
+
+    def live(self, stage: int, stages: int, count: int) -> int:
+        """Return of how many microbatches a stage holds activations at most."""
+        most = held = 0
+        for op in islice(self.order(stage, stages, count), 3 * count):
+            held += {Kind.FORWARD: 1, Kind.BACKWARD: -1, Kind.STEP: 0}[op.kind]
+            most = max(most, held)
+        return most
+
+
+def alternate(warmup: int, count: int | None, steps_each: bool) -> Iterator[Op]:
+    """Yield `warmup` forward passes, then one forward and one backward pass in turn, then the backward passes left."""
+    forwards = backwards = 0
+    while count is None or backwards < count:
+        if forwards - backwards <= warmup and (count is None or forwards < count):
+            yield Op(Kind.FORWARD, forwards)
+            forwards += 1
+        else:
+            yield Op(Kind.BACKWARD, backwards)
+            if steps_each:
+                yield Op(Kind.STEP, backwards)
+            backwards += 1
+    if not steps_each and count:
+        yield Op(Kind.STEP, count - 1)

@@ -17,8 +17,6 @@ from ray.util.placement_group import placement_group_table
 from actors.job.actor_group import clear_leftovers
 
 NUM_CPUS = 12
-_OF_THEIR_OWN = ("test_clusters", "test_ending", "test_service")
-"""Tests that start a Ray of their own, as others see it: they run beside those that share one."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.ray)
-            item.add_marker(pytest.mark.xdist_group("services" if item.path.stem in _OF_THEIR_OWN else "ray"))
+            item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import Any
 
 from raysync.address import Address, by_address, by_text
 from raysync.engine.messages import Judgement
-from raysync.metrics import Combine, Metric
+from raysync.metrics import METRICS, Combine, Metric
 
 _RULES: dict[Combine, Callable[[list[float]], float]] = {
     Combine.MEAN: lambda values: sum(values) / len(values),
@@ -16,6 +16,7 @@ _RULES: dict[Combine, Callable[[list[float]], float]] = {
     Combine.MAX: max,
 }
 _SAMPLES = "train/samples"
+_NORMS = frozenset(metric.name for metric in METRICS if metric.combine is Combine.NORM)
 
 
 class StepValues:
@@ -34,6 +35,22 @@ class StepValues:
             if values := [metrics[name] for metrics in told if name in metrics]:
                 found[name] = rule(values)
         return found
+
+
+def merged(told: Sequence[Mapping[str, float]], metrics: Sequence[Metric] = METRICS) -> dict[str, float]:
+    """Return what several cores that stand for one member tell together; what only one of them knows is told by it."""
+    rules = {metric.name: _RULES.get(metric.combine) for metric in metrics}
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(name for values in told for name in values):
+        known = [values[name] for values in told if name in values]
+        rule = rules.get(name)
+        if rule is not None:
+            found[name] = rule(known)
+        elif name in _NORMS:
+            found[name] = math.hypot(*known)
+        else:
+            found[name] = sum(known)
+    return found
 
 
 def evaluation(parts: Sequence[Judgement]) -> dict[str, float]:

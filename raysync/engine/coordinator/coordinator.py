@@ -17,6 +17,7 @@ from raysync.engine.coordinator.books import Books
 from raysync.engine.coordinator.ending import Ending
 from raysync.engine.coordinator.knob_board import KnobBoard
 from raysync.engine.coordinator.membership import Membership
+from raysync.engine.coordinator.pipelines import Pipelines
 from raysync.engine.effects import Effects, KeepPart, Send
 from raysync.engine.pacing import pacing_of
 from raysync.engine.ports import Probe, no_probe
@@ -44,6 +45,7 @@ class Coordinator:
         """Whether it must be told to `Begin` before its first decision."""
         self._num_first = spec.scale.workers
         """How many workers the first view waits for."""
+        self._pipelines = Pipelines(spec.scale.stages)
         self.board = KnobBoard(spec)
         self.membership = Membership(tuple(shard(slot) for slot in range(spec.scale.shards)))
         self.ending = Ending()
@@ -90,6 +92,13 @@ class Coordinator:
     def handle(self, message: m.Message, now_s: float = 0.0) -> Effects:
         """Take in a message and return what to say to whom."""
         self.books.begin(now_s)
+        gathered = self._pipelines.gather(message)
+        effects = [] if gathered is None else self._pipelines.spread(self._handle(gathered, now_s))
+        if isinstance(message, m.Died):
+            effects += self._pipelines.survivors(message.who, self.view)
+        return effects
+
+    def _handle(self, message: m.Message, now_s: float) -> Effects:
         effects: Effects = []
         match message:
             case m.Join():
@@ -128,12 +137,13 @@ class Coordinator:
     def retry(self, now_s: float = 0.0) -> Effects:
         """Return again what shards and workers have not answered, and every decision that can be made now."""
         self._resumes = False
-        return self.membership.unheard() + self.checkpoints.unanswered() + self.advance(now_s)
+        again = self.membership.unheard() + self.checkpoints.unanswered()
+        return self._pipelines.spread(again) + self.advance(now_s)
 
     def advance(self, now_s: float = 0.0) -> Effects:
         """Make every decision that can be made now."""
         self.books.begin(now_s)
-        return self._advance(now_s)
+        return self._pipelines.spread(self._advance(now_s))
 
     def is_ready(self, now_s: float = 0.0) -> bool:
         """Return whether a saved state waits to be gone on from, or the time budget to be looked at."""

@@ -59,6 +59,13 @@ class Binding:
             raise TaskError(self._task, f"parameter {self.names[changed]!r} was changed in place; {_SERVER_OWNS}")
         self._versions = versions
 
+    def rebind(self, flat: Tensor) -> None:
+        """Make the parameters views into another vector of the same length."""
+        self.flat = flat
+        for parameter, stretch in zip(self.parameters, self.stretches, strict=True):
+            parameter.data = flat[stretch].view_as(parameter)
+        self._versions = self._now()
+
     def _is_whole(self) -> bool:
         flat, grad, size = self.flat.data_ptr(), self.grad.data_ptr(), self.flat.element_size()
         for parameter, stretch, slots in zip(self.parameters, self.stretches, self._slots, strict=True):

@@ -33,9 +33,18 @@ class Replica:
     is the vector `extras()`, made and loaded on demand.
     """
 
-    def __init__(self, spec: JobSpec, workload: Workload, device: str = "cpu", *, is_trained: bool = True) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        workload: Workload,
+        device: str = "cpu",
+        *,
+        is_trained: bool = True,
+        module: nn.Module | None = None,
+    ) -> None:
+        """Hold the task's model, or a `module` made of it."""
         seed_generators(spec.seed, device)
-        made = workload.task.model()
+        made = workload.task.model() if module is None else module
         if not isinstance(made, nn.Module):
             raise TaskError(workload.name, f"model() returned a {type(made).__name__}, not a torch.nn.Module")
         self._hold(spec, workload, made.to(device), device, Binding(workload.name, made))
@@ -105,6 +114,10 @@ class Replica:
         loss.backward()  # type: ignore[no-untyped-call]
         self._binding.mend(self._server_owns, takes_gradients=True)
         return float(loss.detach())
+
+    def rebind(self, flat: Tensor) -> None:
+        """Train another vector from now on: no value is copied."""
+        self._binding.rebind(flat)
 
     def step(self, lr: float) -> None:
         """Let the worker's own optimizer apply `grad`."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raysync.address import Address
 from raysync.control.view import View
-from raysync.data import Sampler
+from raysync.data import Indices, Sampler
 from raysync.engine.exchange import exchange_of
 from raysync.engine.ports import Probe
 from raysync.engine.seeds import derive
@@ -53,8 +53,16 @@ class Trainer:
 
     def compute(self, view: View, step: int, lr: float, num_workers: int) -> Computed:
         """Compute one step on this worker's batch of a view's data."""
-        indices = self._sampler.batch(view, self._address, step)
+        indices = self.batch(view, step)
         loss = self._replica.compute(indices, derive(self._seed, "step", self._address.index, step))
+        return self.finish(step, lr, num_workers, loss, len(indices))
+
+    def batch(self, view: View, step: int) -> Indices:
+        """Return which samples of a view's data this worker reads at a step."""
+        return self._sampler.batch(view, self._address, step)
+
+    def finish(self, step: int, lr: float, num_workers: int, loss: float | None, samples: int) -> Computed:
+        """A step's gradient is there: check it, let the optimizer have it where it steps at once, and listen."""
         grad_sq = self._replica.grad_sq()
         self._check_finite(step, loss, grad_sq)
         self._probe("worker.computed")
@@ -62,7 +70,7 @@ class Trainer:
         norms = self._replica.tensor_norms() if needs_norms else 0.0
         self._exchange.computed(self._replica, lr)
         values = self._meter.observe(self._with_drift(grad_sq, norms), num_workers)
-        return Computed(loss, len(indices), values)
+        return Computed(loss, samples, values)
 
     def evaluate(self, part: Part = WHOLE) -> dict[str, float]:
         """Return the metrics of the model all workers see (of this replica, where they share only gradients) over a

@@ -1,10 +1,8 @@
-"""A data-parallel worker: its phases (`worker`), its part in a round (`round`), what it says to shards (`courier`),
-which view deals out its data (`data_views`). How it trains is `raysync.engine.training`'s.
-"""
+"""A data-parallel worker: a member that computes whole steps on a replica of the whole model."""
 
 from __future__ import annotations
 
-from raysync.engine.worker.phase import Phase
+from raysync.engine.member import Phase
 from raysync.engine.worker.worker import Worker
 
 __all__ = ["Phase", "Worker"]

@@ -11,9 +11,9 @@ from raysync.address import Address
 from raysync.engine import messages as m
 from raysync.engine.effects import Effects
 from raysync.engine.exchange import exchange_of
+from raysync.engine.member.courier import Courier
 from raysync.engine.pacing import pacing_of
 from raysync.engine.training.shared_vector import SharedVector
-from raysync.engine.worker.courier import Courier
 from raysync.spec import JobSpec
 from raysync.sync.base import PayloadKind
 

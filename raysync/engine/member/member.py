@@ -1,0 +1,463 @@
+"""What data-parallel workers and pipeline stages share: a member joins, fetches, reports its steps, obeys decisions,
+pushes and pulls blocks, leaves. How a step is computed is its own business. It knows no network and no clock.
+
+The host calls `work` whenever the member is ready, hands every arriving message to `handle`, carries out what both
+return, and calls `retry` when nothing has come for a while: whatever was lost on the way is then said again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from raysync.address import COORDINATOR, Address
+from raysync.control.view import View
+from raysync.engine import messages as m
+from raysync.engine.checkpoints import Contribution
+from raysync.engine.effects import Effects, KeepModel, Send
+from raysync.engine.exchange import exchange_of
+from raysync.engine.member.courier import Courier
+from raysync.engine.member.data_views import DataViews
+from raysync.engine.member.phase import Phase
+from raysync.engine.member.round import Owed, WorkerRound
+from raysync.engine.ports import Measured, Probe
+from raysync.engine.training.replica import Replica
+from raysync.engine.training.shared_vector import SharedVector
+from raysync.engine.training.trainer import Computed, Trainer
+from raysync.errors import ProtocolError
+from raysync.knobs import Knobs, apply_knobs, initial_knobs
+from raysync.spec import JobSpec
+from raysync.tasks.workload import Workload
+
+T = TypeVar("T")
+
+
+class Judge(Protocol):
+    """A member's share in evaluations."""
+
+    def judge(self, step: int, view: View) -> m.Judgement | None:
+        """Return the member's part of the evaluation at a step; None where it has none."""
+
+    def hand_over(self, step: int, view: View) -> Effects:
+        """Return what is sent to be judged elsewhere at a step."""
+
+    def judged(self, answer: m.SendNext) -> None:
+        """What was sent has been judged."""
+
+    def judge_all(self) -> dict[str, float]:
+        """Return the metrics of the final model."""
+
+
+class Member:
+    """The protocol of a member with coordinator and shards."""
+
+    def __init__(
+        self,
+        address: Address,
+        spec: JobSpec,
+        replica: Replica,
+        workload: Workload,
+        probe: Probe,
+        measured: Measured,
+    ) -> None:
+        self.address, self.id = address, address.index
+        self._submitted, self.spec = spec, spec
+        self._probe, self._measured = probe, measured
+        self._contribution = Contribution(address)
+        self.replica = replica
+        self.shared = SharedVector(spec, replica)
+        self.trainer = Trainer(address, spec, workload, replica, self.shared, probe)
+        self.round = WorkerRound(address, spec, self.shared)
+        self._exchange = exchange_of(spec)
+        self.phase = Phase.NEW
+        self._data_views = DataViews(address)
+        self.knobs: Knobs = initial_knobs(spec)
+        self.step = 0
+        self._computed = False
+        self._ticket = 0
+        self._wants_out = False
+        self._share = 1.0
+        """This worker's weight in the mean, for what it hands over."""
+        self._welcome: m.Welcome | None = None
+        self._reports: list[m.Report] = []
+        """The last two: where decisions run ahead, the earlier one may still be missed."""
+        self._finished = self._saved = False
+        self._final_metrics: dict[str, float] = {}
+
+    # What the host calls
+
+    def start(self) -> Effects:
+        """Ask to join the job."""
+        self.phase = Phase.JOINING
+        return self.retry()
+
+    def is_ready(self, now_s: float = 0.0) -> bool:
+        """Return whether it is to join or to compute."""
+        return self.phase in (Phase.NEW, Phase.READY)
+
+    def work(self, now_s: float = 0.0) -> Effects:
+        """Join, then compute."""
+        return self.start() if self.phase is Phase.NEW else self.compute()
+
+    def settle(self) -> Effects:
+        """Return nothing: members leave nothing for later."""
+        return []
+
+    # What a kind of member brings
+
+    @property
+    def judging(self) -> Judge:
+        """Its share in evaluations."""
+        raise NotImplementedError
+
+    def compute(self) -> Effects:
+        """Compute the next piece of a step."""
+        raise NotImplementedError
+
+    def show_model(self, look: Callable[[dict[str, Any]], T]) -> T:
+        """Let `look` see the state_dict of the model that is evaluated, and return what it returns."""
+        raise NotImplementedError
+
+    def _begins(self) -> None:
+        """A step may be computed: the member has joined, or the last one is over."""
+
+    def _breaks_off(self) -> None:
+        """The member is not in any more: what it was computing does not count."""
+
+    @property
+    def view(self) -> View:
+        """The last view this worker has heard of."""
+        return self._data_views.newest
+
+    @property
+    def done(self) -> bool:
+        """Whether the worker has left."""
+        return self.phase is Phase.GONE
+
+    def _computed_step(self, computed: Computed, view: View) -> Effects:
+        """A step is computed, on data that a view dealt out: report it, and let the decision come."""
+        self._computed = True
+        self.round.samples += computed.samples
+        report = m.Report(
+            view=self.view.number,
+            sender=self.address,
+            step=self.step,
+            values=computed.values,
+            metrics=self._step_metrics(computed),
+            wants_out=self._wants_out,
+            judged=self.judging.judge(self.step, view),
+        )
+        self._reports = [*self._reports[-1:], report]
+        handed = self.judging.hand_over(self.step, view)
+        if self.round.pushes_first:
+            self._enter(Phase.ACKING, range(len(self.shared.blocks)))
+            return self._push(self.round.waiting) + handed
+        self._enter(Phase.DECIDING)
+        self._probe("worker.reported")
+        return [Send(COORDINATOR, report), *self._act(), *handed]
+
+    def leave(self) -> Effects:
+        """Ask to leave the job in good order; every report repeats it."""
+        self._wants_out = True
+        return [Send(COORDINATOR, m.Leave(sender=self.address))]
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member speaks for all of its kind: it saves the model, or its part of it."""
+        return self.view.members[:1] == (self.address,)
+
+    @property
+    def finished(self) -> bool:
+        """Whether this worker has seen the job's last round."""
+        return self._finished
+
+    def handle(self, message: m.Message, now_s: float = 0.0) -> Effects:
+        """Take in a message and return what to say to it."""
+        match message:
+            case m.Welcome():
+                return self._on_welcome(message)
+            case m.AskAgain():
+                self._ticket = max(self._ticket, message.ticket)
+                return self.retry() if self.phase is Phase.JOINING else []
+            case m.NewView():
+                return self._on_view(message.view)
+            case m.NeedInit():
+                return [self._courier().init(message.block)] if self.phase is Phase.FETCHING else []
+            case m.NeedPush():
+                return self._on_need_push(message)
+            case m.State():
+                return self._on_state(message)
+            case m.Decision():
+                self.round.decided(message, self.step)
+                return self._act() if self.phase is Phase.DECIDING else []
+            case m.Update():
+                return self._on_update(message)
+            case m.Ack():
+                return self._on_ack(message)
+            case m.SendNext():
+                self.judging.judged(message)
+                return []
+            case m.CheckpointRequest():
+                state = self.state_dict if self.phase is Phase.DECIDING else None
+                return self._contribution.asked(message.checkpoint, state)
+            case m.PartKept():
+                return self._contribution.kept(message)
+            case m.SaveModel():
+                return self._save_for_all() if self.phase is Phase.PARTING and self._finished else []
+            case m.ModelKept():
+                self._saved = True
+                return self.retry()
+            case m.Goodbye():
+                if self.phase is Phase.PARTING:
+                    self._enter(Phase.GONE)
+                return []
+        raise ProtocolError(str(self.address), f"a {self.address.role.value} does not expect {type(message).__name__}")
+
+    def retry(self, now_s: float = 0.0) -> Effects:
+        """Return again whatever this worker is waiting for an answer to."""
+        match self.phase:
+            case Phase.JOINING:
+                join = m.Join(
+                    sender=self.address,
+                    num_samples=self.replica.workload.num_samples,
+                    num_elements=self.shared.num_elements,
+                    step=self.step + 1 if self._computed else self.step,
+                    ticket=self._ticket,
+                )
+                return [Send(COORDINATOR, join)]
+            case Phase.FETCHING if self._welcome is not None:
+                return [*self._courier().fetches(self.round.waiting, self._welcome)]
+            case Phase.DECIDING:
+                number = self.view.number
+                return [Send(COORDINATOR, msgspec.structs.replace(report, view=number)) for report in self._reports]
+            case Phase.ACKING | Phase.SYNCING if self._owed is not None:
+                return [*self._courier().questions(self.round.waiting, self._owed.round)]
+            case Phase.SYNCING if self.round.decision is not None:
+                return [*self._courier().pulls(self.round.waiting, self.round.decision)]
+            case Phase.HANDING:
+                return [*self._courier().handovers(self.round.waiting, self._share)]
+            case Phase.PARTING:
+                finished, metrics, saved = self._finished, self._final_metrics, self._saved
+                farewell = m.Farewell(sender=self.address, finished=finished, metrics=metrics, saved=saved)
+                return [Send(COORDINATOR, farewell)]
+        return []
+
+    # Joining
+
+    def _on_welcome(self, welcome: m.Welcome) -> Effects:
+        if self.phase is not Phase.JOINING or welcome.view.number <= self.view.number:
+            return []
+        self._data_views.begin(welcome.view)
+        self._adopt_knobs(welcome.knobs)
+        self._welcome, self.step, self._computed, self._reports = welcome, welcome.step, False, []
+        self.round.forget()
+        self._enter(Phase.FETCHING, range(len(self.shared.blocks)))
+        return self.retry()
+
+    def _on_state(self, state: m.State) -> Effects:
+        expected = self.phase in (Phase.FETCHING, Phase.SYNCING) and state.view == self.view.number
+        if not expected or state.block not in self.round.waiting:
+            return []
+        decision = self.round.decision
+        if decision is not None and self.phase is Phase.SYNCING and state.round < decision.round:
+            return []
+        self.shared.load(state)
+        if self.phase is Phase.SYNCING:
+            return self._block_done(state.block)
+        self.round.waiting.discard(state.block)
+        if self.round.waiting or self._welcome is None:
+            return []
+        self.shared.adopt()
+        self.round.samples = 0
+        if self._welcome.finished:
+            self._finished = True
+            return self._part()
+        self._enter(Phase.READY)
+        self._begins()
+        return []
+
+    def _on_view(self, view: View) -> Effects:
+        if view.number <= self.view.number or self.phase in (Phase.NEW, Phase.JOINING, Phase.PARTING, Phase.GONE):
+            return []
+        self._data_views.add(view)
+        if self.address not in view.here:
+            if self.phase is Phase.HANDING:
+                return self._part()  # taken for dead on its way out
+            self._breaks_off()
+            self._enter(Phase.JOINING)
+        return self.retry()
+
+    # A round
+
+    def _act(self) -> Effects:
+        decision = self.round.take_decision(self.step)
+        if decision is None:
+            return []
+        self._adopt_knobs(decision.knobs)
+        self._probe("worker.decided")
+        self._exchange.decided(self.replica, self._lr(), decision.payload_kind if decision.sync else None)
+        if not decision.sync:
+            return self._finish_step()
+        self.trainer.round_begins()
+        self._enter(Phase.SYNCING, range(len(self.shared.blocks)))
+        # A worker that contributes nothing is sent the result all the same; it asks only if that is lost.
+        effects = self.retry() if self.round.pushes_first else self._push(self.round.waiting)
+        self._probe("worker.pushed")
+        for update in self.round.early(decision.round):
+            effects += self._on_update(update)
+        return effects
+
+    def _on_update(self, update: m.Update) -> Effects:
+        decision = self.round.decision
+        if self.phase is not Phase.SYNCING or decision is None or update.round > decision.round:
+            self.round.set_aside(update)
+            return []
+        return self._block_done(update.block) if self.round.take(update, decision) else []
+
+    def _block_done(self, block: int) -> Effects:
+        decision = self.round.decision
+        assert decision is not None
+        self.round.waiting.discard(block)
+        self._probe("worker.updating")
+        if self.round.waiting:
+            return []
+        self.round.over(decision.round)
+        self.trainer.round_ends()
+        resets = self.spec.inner_state == "reset"
+        self._exchange.closed(self.replica, self.shared, self._lr(), decision.payload_kind, resets)
+        self._probe("worker.synced")
+        return self._finish_step()
+
+    def _finish_step(self) -> Effects:
+        decision = self.round.decision
+        assert decision is not None
+        self.step, self._computed, self.round.decision = self.step + 1, False, None
+        self._finished = decision.final
+        if self.address in decision.leavers:
+            self._share = 1 / (decision.num_participants or len(self.view.members) + 1)
+            self._enter(Phase.HANDING, {key[0] for key in self.shared.feedback.residuals()})
+            return self.retry() if self.round.waiting else self._part()
+        if decision.final:
+            return self._part()
+        self._enter(Phase.READY)
+        self._begins()
+        return []
+
+    @property
+    def _owed(self) -> Owed | None:
+        """What this worker owes pushes to, if anything."""
+        if self.phase not in (Phase.ACKING, Phase.SYNCING):
+            return None
+        return self.round.owed(self.step, is_acking=self.phase is Phase.ACKING)
+
+    def _push(self, blocks: Iterable[int]) -> Effects:
+        """Return pushes under the view their round was decided in, though this worker may not have heard of it yet;
+        what it asks later carries the view it knows, so that a shard tells it of a newer one.
+        """
+        decision = self.round.decision
+        courier = self._courier(decision.view if decision is not None else 0)
+        return self.round.push(courier, self._owed, blocks, self._lr())
+
+    def _on_need_push(self, message: m.NeedPush) -> Effects:
+        """Send a push again that the shard has never seen, or has lost with its process."""
+        is_owed = self._owed is not None and message.round == self._owed.round and message.block in self.round.waiting
+        return self._push([message.block]) if is_owed else []
+
+    def _on_ack(self, ack: m.Ack) -> Effects:
+        if self.phase not in (Phase.ACKING, Phase.HANDING) or ack.block not in self.round.waiting:
+            return []
+        if self.phase is Phase.ACKING:
+            if ack.round != self.step:
+                return []
+            self.shared.feedback.commit((ack.block, self._exchange.payload), ack.round)
+        if self.phase is Phase.HANDING:
+            self.shared.feedback.forget(ack.block)
+        self.round.waiting.discard(ack.block)
+        if self.round.waiting:
+            return []
+        if self.phase is Phase.HANDING:
+            return self._part()
+        self._probe("worker.pushed")
+        self._enter(Phase.DECIDING)
+        self._probe("worker.reported")
+        return self.retry() + self._act()
+
+    # Leaving
+
+    def _part(self) -> Effects:
+        self._enter(Phase.PARTING)
+        if self.leads and self._finished:
+            return self._save_for_all()
+        if self.leads:
+            self._final_metrics = self.judging.judge_all()
+        return self.retry()
+
+    def _save_for_all(self) -> Effects:
+        """Save the final model, once, before the farewell that says so leaves."""
+        if self._saved:
+            return self.retry()
+        self._final_metrics = self.judging.judge_all()
+        self._probe("worker.saving")
+        return [KeepModel()]
+
+    # Small things
+
+    def _courier(self, view: int = 0) -> Courier:
+        return Courier(self.address, max(self.view.number, view), self.spec, self.shared, self.view.servers)
+
+    def _lr(self) -> float:
+        own = self.replica.own_lr
+        return self.spec.lr_at(self.step) if own is None else own
+
+    def _enter(self, phase: Phase, waiting: Iterable[int] = ()) -> None:
+        self.phase, self.round.waiting = phase, set(waiting)
+
+    def _adopt_knobs(self, knobs: Knobs) -> None:
+        if knobs.version != self.knobs.version:
+            self.knobs, self.spec = knobs, apply_knobs(self._submitted, knobs)
+
+    def _step_metrics(self, computed: Computed) -> dict[str, float]:
+        return {
+            **self._progress_metrics(computed),
+            **self.round.metrics(),
+            **self._measured(),
+        }
+
+    def _progress_metrics(self, computed: Computed) -> dict[str, float]:
+        """Return what a step says of the training itself."""
+        loss = math.nan if computed.loss is None else computed.loss
+        return {"train/loss": loss, "train/samples": float(computed.samples)}
+
+    # State
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything this worker is while it waits for a decision: the only moment at which checkpoints are
+        taken.
+        """
+        if self.phase is not Phase.DECIDING:
+            raise ProtocolError(str(self.address), f"its state cannot be saved in phase {self.phase.value}")
+        return {
+            "views": self._data_views.state_dict(),
+            "knobs": msgspec.to_builtins(self.knobs),
+            "step": self.step,
+            "reports": msgspec.to_builtins(self._reports),
+            "round": self.round.state_dict(),
+            "trainer": self.trainer.state_dict(),
+            "replica": self.replica.state_dict(),
+            "shared": self.shared.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state, waiting for the decision about the step it had computed."""
+        self._adopt_knobs(msgspec.convert(state["knobs"], Knobs))
+        self._data_views.load_state_dict(state["views"])
+        self.step = state["step"]
+        self.round.load_state_dict(state["round"])
+        self.trainer.load_state_dict(state["trainer"])
+        self.replica.load_state_dict(state["replica"])
+        self.shared.load_state_dict(state["shared"])
+        self._reports, self._computed = msgspec.convert(state["reports"], list[m.Report], strict=False), True
+        self._enter(Phase.DECIDING)
