@@ -249,7 +249,34 @@ class JobSpec(Value):
             raise ValueError(
                 f"scale.stages={self.scale.stages}: `schedule` is needed for more than one stage, and only then"
             )
+        schedule = self.schedule
+        if schedule is not None and schedule.is_asynchronous and self.strategy.needs.exchange == "gradient":
+            raise ValueError(
+                f"strategy {self.strategy.kind!r} needs the gradient of the whole model at one set of weights; under "
+                f"{schedule.kind!r} every stage has another: choose gpipe or one_f_one_b, or a strategy that averages "
+                "parameters (local_sgd, selsync, diloco, async_sparse)"
+            )
+        if self.scale.stages > 1 and self.strategy.needs.pacing == "bounded":
+            raise ValueError(f"strategy {self.strategy.kind!r} has no pipelines; choose async_sparse")
+        if self.scale.stages > 1 and self.scale.shards_in == "workers":
+            raise ValueError("scale.shards_in='workers' is for jobs without stages; leave it out")
         return self
+
+    @property
+    def has_evaluator(self) -> bool:
+        """Whether models are judged in a process of their own: asked for, or needed since no worker has the model that
+        is judged.
+        """
+        return self.eval.on == "evaluator" or self.scale.stages > 1
+
+    @property
+    def decision_lead(self) -> int:
+        """How many steps a decision may run ahead of the reports it rests on: none, one, or as many as there are stages
+        where those of a pipeline are at different steps at a time.
+        """
+        if not self.strategy.needs.decides_ahead:
+            return 0
+        return self.scale.stages if self.schedule is not None and self.schedule.is_asynchronous else 1
 
     @property
     def server_optimizer(self) -> AnyOptimizer:
@@ -272,13 +299,11 @@ def parse_spec(data: object) -> JobSpec:
 
 
 def check_runnable(spec: JobSpec) -> None:
-    """Refuse what is specified but not run yet: the data-parallel engine has no pipeline."""
+    """Refuse what is specified but not run yet."""
     if not spec.strategy.runs:
         raise SpecError(
             (FieldProblem("strategy.kind", spec.strategy.kind, "it is not run yet; choose another strategy"),)
         )
-    if spec.scale.stages > 1:
-        raise SpecError((FieldProblem("scale.stages", spec.scale.stages, "pipelines are not run yet; set it to 1"),))
 
 
 def read_spec(path: str | Path) -> JobSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from raysync.address import COORDINATOR, EVALUATOR, Address, shard
+from raysync.address import COORDINATOR, EVALUATOR, Address, shard, stage, worker
 from raysync.spec import JobSpec, Scale
 
 Resources = Mapping[str, float]
@@ -13,8 +13,16 @@ Resources = Mapping[str, float]
 
 def servers_of(spec: JobSpec) -> tuple[Address, ...]:
     """Return the cores a job has beside its workers, whatever their number."""
-    evaluators = (EVALUATOR,) if spec.eval.on == "evaluator" else ()
-    return (COORDINATOR, *map(shard, range(spec.scale.shards)), *evaluators)
+    evaluators = (EVALUATOR,) if spec.has_evaluator else ()
+    shards = [shard(slot).at(stage) for slot in range(spec.scale.shards) for stage in range(spec.scale.stages)]
+    return (COORDINATOR, *shards, *evaluators)
+
+
+def replica_of(spec: JobSpec, index: int) -> tuple[Address, ...]:
+    """Return the cores of one data-parallel replica: a worker, or the stages of a pipeline."""
+    if spec.scale.stages == 1:
+        return (worker(index),)
+    return tuple(stage(number, index) for number in range(spec.scale.stages))
 
 
 class Shortage(NamedTuple):

@@ -51,7 +51,7 @@ class Traits(NamedTuple):
 
 
 _EVERY_ROLE = frozenset(Role)
-_NOT_WORKERS = frozenset(Role) - {Role.WORKER}
+_NOT_WORKERS = frozenset(Role) - {Role.WORKER, Role.STAGE}
 
 ROLES: Mapping[Role, Traits] = MappingProxyType(
     {
@@ -74,8 +74,16 @@ ROLES: Mapping[Role, Traits] = MappingProxyType(
             "raysync.engine.evaluator:Evaluator",
             "actors.shell.evaluator:EvaluatorActor",
             Room.BESIDE,
-            frozenset({Role.COORDINATOR, Role.WORKER}),
+            frozenset({Role.COORDINATOR, Role.WORKER, Role.STAGE}),
             Death.RENEW,
+            runs_user_code=True,
+        ),
+        Role.STAGE: Traits(
+            "raysync.engine.stage:Stage",
+            "actors.shell.stage:StageActor",
+            Room.RESERVED,
+            _EVERY_ROLE - {Role.WORKER},
+            Death.REPLACE,
             runs_user_code=True,
         ),
         Role.WORKER: Traits(

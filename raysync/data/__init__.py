@@ -4,6 +4,6 @@ worker, step), so a batch can be read again after a restart.
 
 from __future__ import annotations
 
-from raysync.data.partition import Sampler, injected_batch_size
+from raysync.data.partition import Indices, Sampler, injected_batch_size
 
-__all__ = ["Sampler", "injected_batch_size"]
+__all__ = ["Indices", "Sampler", "injected_batch_size"]

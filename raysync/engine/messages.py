@@ -171,6 +171,12 @@ class Activation(Message, frozen=True):
     dtype: str
     shape: tuple[int, ...]
     payload: bytes
+    samples: tuple[int, ...] = ()
+    """Which training samples it is made of; the last stage needs their targets. Gradients need not say."""
+    count: int = 1
+    """How many microbatches the step has."""
+    total: int = 0
+    """How many samples they have together."""
 
 
 class SendAgain(Message, frozen=True):

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 from itertools import islice
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 
+from raysync.compress import BF16, FP16, Identity, Int8
 from raysync.value import Value
+
+ActivationCodec = Annotated[Identity | FP16 | BF16 | Int8, Field(discriminator="kind")]
 
 
 class Kind(StrEnum):
@@ -44,6 +47,14 @@ class Schedule(Value):
     """Whether a stage steps after every microbatch, so that gradients are of older weights than those they move."""
     microbatches: int = Field(default=4, ge=1)
     """How many parts a worker's batch is cut into."""
+    activations: ActivationCodec = Identity()
+    """How activations travel to the next stage. Each is of other samples, so nothing is made up for later."""
+    gradients: ActivationCodec = Identity()
+    """How their gradients travel back."""
+    clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The largest norm of a gradient that is stepped with: the whole model's where the schedule is synchronous, each
+    stage's own where it is not.
+    """
 
     def order(self, stage: int, stages: int, count: int | None) -> Iterator[Op]:
         """Yield what a stage does with `count` microbatches; with None without end."""

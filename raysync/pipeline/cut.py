@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
+from itertools import pairwise
 
 
 def cut_evenly(costs: Sequence[float], stages: int) -> tuple[range, ...]:
@@ -16,7 +17,7 @@ def cut_evenly(costs: Sequence[float], stages: int) -> tuple[range, ...]:
     for cost in costs:
         sums.append(sums[-1] + cost)
 
-    @lru_cache(maxsize=None)
+    @cache
     def best(first: int, left: int) -> tuple[float, int]:
         """Return the cost of the dearest of `left` stages from a layer on, and where the first of them ends."""
         if left == 1:
@@ -27,4 +28,4 @@ def cut_evenly(costs: Sequence[float], stages: int) -> tuple[range, ...]:
     edges = [0]
     for left in range(stages, 0, -1):
         edges.append(best(edges[-1], left)[1])
-    return tuple(range(first, last) for first, last in zip(edges, edges[1:], strict=False))
+    return tuple(range(first, last) for first, last in pairwise(edges))

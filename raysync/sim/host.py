@@ -17,8 +17,10 @@ from raysync.engine import messages as m
 from raysync.engine.core import Core, Host
 from raysync.engine.effects import Effects, KeepPart, Send
 from raysync.engine.evaluator import Evaluator
+from raysync.engine.stage import Stage
 from raysync.engine.worker import Phase, Worker
 from raysync.events import Event
+from raysync.pipeline.trace import Traced
 from raysync.sim.clock import Clock
 from raysync.sim.faults import Fault, Injector
 from raysync.sim.ledger import SimLedger
@@ -74,6 +76,9 @@ class SimHost(Host):
         self.saved_by: list[int] = []
         """The workers that have saved the final model."""
         self.next_worker = 0
+        self.spans: list[Traced] = []
+        """What stages did, and when."""
+        self._busy: dict[Address, Stage] = {}
         self.cores: dict[Address, Core] = {address: self._made(address) for address in servers_of(spec)}
         self.after(RETRY_S, self._tick_coordinator)
 
@@ -95,7 +100,7 @@ class SimHost(Host):
             return
         if ROLES[address.role].death is Death.REPLACE:
             self.tell(m.Died(who=address), _DETECT_S)
-            self.after(down_s, self._replace_worker)
+            self.after(max(down_s, _DETECT_S), lambda: self._replace(address))
         else:
             self.after(down_s, lambda: self._restart(address))
 
@@ -143,8 +148,8 @@ class SimHost(Host):
         else:
             self.after(RETRY_S, lambda: self._tick(core, RETRY_S))
 
-    def _replace_worker(self) -> None:
-        """Start a worker in place of one that died."""
+    def _replace(self, dead: Address) -> None:
+        """Start a member in place of one that died."""
         raise NotImplementedError
 
     # The host contract
@@ -242,6 +247,8 @@ class SimHost(Host):
         """Let a worker compute its next step, after as long as a step takes; whoever else has work does it at once."""
         if isinstance(core, Evaluator) and core.is_ready():
             self.after(0.0, lambda: self._work_if_there(core))
+        if isinstance(core, Stage):
+            self._schedule_pass(core)
         if not isinstance(core, Worker) or core.phase is not Phase.READY:
             return
         step = core.step
@@ -251,6 +258,27 @@ class SimHost(Host):
                 self.act(core, core.work)
 
         self.after(self._pace.duration_s(self.spec.seed, core.id, step), compute)
+
+    def _schedule_pass(self, core: Stage) -> None:
+        """Let a stage do what is next in its plan, after as long as it takes; one thing at a time."""
+        todo = core.todo
+        if todo is None or self._busy.get(core.address) is core or not core.is_ready():
+            return
+        self._busy[core.address] = core
+        start_s = self.now_s
+
+        def compute() -> None:
+            if self._busy.get(core.address) is core:
+                del self._busy[core.address]
+            if self.cores.get(core.address) is not core:
+                return
+            if core.todo == todo and core.is_ready():
+                self.spans.append(Traced(core.address, *todo, start_s, self.now_s))
+                self.act(core, core.work)
+            else:
+                self._schedule_pass(core)
+
+        self.after(self._pace.pass_s(self.spec.seed, core.address, *todo), compute)
 
     def _work_if_there(self, core: Core) -> None:
         if self.cores.get(core.address) is core:

@@ -10,6 +10,8 @@ import random
 
 from pydantic import Field
 
+from raysync.address import Address
+from raysync.pipeline.base import Kind
 from raysync.value import Value
 
 
@@ -31,7 +33,13 @@ class Pace(Value):
     jitter: float = Field(default=0.0, ge=0)
     """Standard deviation of the logarithm of a step's duration."""
     slow: dict[int, float] = Field(default_factory=dict)
-    """Workers that take a multiple of the time at every step."""
+    """Workers, or pipelines, that take a multiple of the time at every step."""
+    forward_s: float = Field(default=0.005, ge=0)
+    """What a stage takes for the forward pass of a microbatch."""
+    backward_s: float = Field(default=0.01, ge=0)
+    """What it takes for the backward pass, a repeated forward pass included."""
+    slow_stages: dict[int, float] = Field(default_factory=dict)
+    """Stages that take a multiple of the time, in every pipeline."""
     hiccup_share: float = Field(default=0.0, ge=0, le=1)
     """Share of steps, of any worker, that take `hiccup_factor` times as long."""
     hiccup_factor: float = Field(default=10.0, ge=1)
@@ -43,6 +51,15 @@ class Pace(Value):
         if generator.random() < self.hiccup_share:
             factor *= self.hiccup_factor
         return self.step_s * factor * self.slow.get(worker, 1.0)
+
+    def pass_s(self, seed: int, address: Address, kind: Kind, step: int, microbatch: int) -> float:
+        """Return how long a stage takes for an operation; the optimizer's step is part of the backward pass."""
+        if kind is Kind.STEP:
+            return 0.0
+        generator = random.Random(f"pace/{seed}/{address}/{kind.value}/{step}/{microbatch}")
+        factor = generator.lognormvariate(0, self.jitter) if self.jitter else 1.0
+        factor *= self.slow.get(address.index, 1.0) * self.slow_stages.get(address.stage, 1.0)
+        return factor * (self.forward_s if kind is Kind.FORWARD else self.backward_s)
 
 
 class Wires:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raysync.address import COORDINATOR, Address, Role, worker
-from raysync.control.placing import servers_of
+from raysync.address import COORDINATOR, Address, Role
+from raysync.control.placing import replica_of, servers_of
 from raysync.engine import messages as m
 from raysync.engine.coordinator import Coordinator
+from raysync.engine.member import Member
 from raysync.engine.server.shard import Shard
+from raysync.engine.stage import Stage
 from raysync.engine.worker import Worker
 from raysync.errors import Deadlock
 from raysync.sim.faults import Fault
@@ -32,7 +34,7 @@ class Simulation(SimHost):
         simulation = cls(spec, **world)
         parts = {Address.parse(address): state for address, state in checkpoint.items()}
         for address, state in parts.items():
-            if address.role is Role.WORKER:
+            if address.role in (Role.WORKER, Role.STAGE):
                 simulation.next_worker = max(simulation.next_worker, address.index + 1)
                 simulation.cores[address] = simulation._made(address)
             simulation.cores[address].load_state_dict(state)
@@ -63,18 +65,23 @@ class Simulation(SimHost):
             self._clock.next()
 
     def add_worker(self) -> int:
-        """Start one more worker; return its number."""
-        address, self.next_worker = worker(self.next_worker), self.next_worker + 1
+        """Start one more worker, or pipeline; return its number."""
+        index, self.next_worker = self.next_worker, self.next_worker + 1
+        for address in replica_of(self.spec, index):
+            self._add(address)
+        return index
+
+    def _add(self, address: Address) -> None:
         core = self.cores[address] = self._made(address)
         self.carry_out(core, core.work())
         self.after(RETRY_S, lambda: self._tick(core, RETRY_S))
-        return address.index
 
     def remove_worker(self, index: int) -> None:
-        """Ask a worker to leave in good order."""
-        core = self.cores.get(worker(index))
-        if isinstance(core, Worker):
-            self.carry_out(core, core.leave())
+        """Ask a worker, or pipeline, to leave in good order."""
+        for address in replica_of(self.spec, index):
+            core = self.cores.get(address)
+            if isinstance(core, Member):
+                self.carry_out(core, core.leave())
 
     def turn(self, **changes: Any) -> None:
         """Turn knobs of the running job."""
@@ -98,6 +105,16 @@ class Simulation(SimHost):
         return {core.id: core for core in self.cores.values() if isinstance(core, Worker)}
 
     @property
+    def members(self) -> dict[Address, Member]:
+        """The live workers and stages."""
+        return {address: core for address, core in self.cores.items() if isinstance(core, Member)}
+
+    @property
+    def stages(self) -> dict[Address, Stage]:
+        """The live stages."""
+        return {address: core for address, core in self.cores.items() if isinstance(core, Stage)}
+
+    @property
     def shards(self) -> dict[int, Shard]:
         """The live shards by number."""
         return {core.address.index: core for core in self.cores.values() if isinstance(core, Shard)}
@@ -105,16 +122,21 @@ class Simulation(SimHost):
     # Cores
 
     def _start(self) -> None:
-        if not self.workers:
+        if not self.members:
             for _ in range(self.spec.scale.workers):
                 self.add_worker()
 
-    def _replace_worker(self) -> None:
-        if not self.coordinator.finished and len(self.workers) < self.spec.scale.workers:
+    def _replace(self, dead: Address) -> None:
+        if self.coordinator.finished:
+            return
+        if dead.role is Role.STAGE:
+            if dead not in self.cores:
+                self._add(dead)
+        elif len(self.workers) < self.spec.scale.workers:
             self.add_worker()
 
     def _describe(self) -> str:
-        found = [f"{core.address} {core.phase.value} at step {core.step}" for core in self.workers.values()]
+        found = [f"{core.address} {core.phase.value} at step {core.step}" for core in self.members.values()]
         down = [str(address) for address in servers_of(self.spec) if address not in self.cores]
         return (
             f"at {self.now_s:.2f} s: {', '.join(found) or 'no workers'}; down: {', '.join(down) or 'nothing'}; "

@@ -1,8 +1,8 @@
 """Pipelines as single members: what all stages of one have said becomes one message, and what is said to it goes to
 all its stages, in each one's own terms.
 
-The coordinator names a pipeline by its first stage, and a slot of the parameter server by its shard for that stage. With
-one stage everything passes as it is.
+The coordinator names a pipeline by its first stage, and a slot of the parameter server by its shard for that stage.
+With one stage everything passes as it is.
 """
 
 from __future__ import annotations

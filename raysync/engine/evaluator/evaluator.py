@@ -1,7 +1,7 @@
 """The evaluator core: judges models beside the training, which does not wait for it.
 
-The first worker sends it the model of a round, and the next one only when that is judged: a slow evaluator judges fewer
-models. Where two come, the newer one counts.
+The first worker, or every stage and replica that has a part in it, sends it the model of a round, and the next one only
+when that is judged: a slow evaluator judges fewer models. Where two come, the newer one counts.
 It holds nothing of a job: a new one in its place judges whatever comes next.
 """
 
@@ -10,16 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from raysync.address import COORDINATOR, Address
-from raysync.compress import verbatim
 from raysync.engine import messages as m
 from raysync.engine.effects import Effects, Send
+from raysync.engine.evaluator.judge import judge_of
 from raysync.engine.ports import Probe, no_probe
-from raysync.engine.training.replica import Replica
 from raysync.errors import ProtocolError, TaskError
 from raysync.spec import JobSpec
 from raysync.tasks.workload import Workload
 
 _MAX_BYTES = 1 << 30
+_KEPT_STEPS = 10_000
+"""Parts of models so much older than what comes now are not waited for any more."""
 
 
 class Evaluator:
@@ -32,13 +33,17 @@ class Evaluator:
         self, address: Address, spec: JobSpec, workload: Workload, *, device: str = "cpu", probe: Probe = no_probe
     ) -> None:
         self.address, self.spec, self._probe = address, spec, probe
-        self._workload, self._replica = workload, Replica(spec, workload, device, is_trained=False)
-        size_bytes = 4 * (len(self._replica.flat) + len(self._replica.extras()))
+        self._workload, self._judge = workload, judge_of(spec, workload, device)
+        size_bytes = self._judge.size_bytes
         if size_bytes > _MAX_BYTES:
             problem = f"the model has {size_bytes / 2**30:.1f} GiB, an evaluator takes 1 GiB; set eval.on: workers"
             raise TaskError(workload.name, problem)
-        self._model: m.Judge | None = None
+        self._parts: dict[int, dict[Address, m.Judge]] = {}
+        """By step: what has come of its model, from all who have a part in it."""
+        self._waiting: dict[Address, m.Judge] | None = None
         """What is to be judged next."""
+        self._newest = -1
+        """The step of the newest whole model that has come."""
         self._judged: m.Judged | None = None
         """What was told last, in case it was not heard."""
 
@@ -46,9 +51,13 @@ class Evaluator:
         """Take in a model, unless a newer one is known."""
         if not isinstance(message, m.Judge):
             raise ProtocolError(str(self.address), f"an evaluator does not expect {type(message).__name__}")
-        known = [found.step for found in (self._model, self._judged) if found is not None]
-        if message.step > max(known, default=-1):
-            self._model = message
+        if message.step > self._newest:
+            self._parts = {step: parts for step, parts in self._parts.items() if step > message.step - _KEPT_STEPS}
+            parts = self._parts.setdefault(message.step, {})
+            parts[message.sender] = message
+            if len(parts) == message.replicas * self.spec.scale.stages:
+                self._waiting = self._parts.pop(message.step)
+                self._newest = message.step
         return []
 
     def retry(self, now_s: float = 0.0) -> Effects:
@@ -57,20 +66,20 @@ class Evaluator:
 
     def is_ready(self, now_s: float = 0.0) -> bool:
         """Return whether a model waits."""
-        return self._model is not None
+        return self._waiting is not None
 
     def work(self, now_s: float = 0.0) -> Effects:
         """Judge it."""
-        model, self._model = self._model, None
-        if model is None:
+        parts, self._waiting = self._waiting, None
+        if not parts:
             return []
         self._probe("evaluator.judging")
-        vector = verbatim.decode(model.payload)
-        size = len(self._replica.flat)
-        metrics = self._replica.evaluate(vector[:size], vector[size:])
-        judgement = m.Judgement(model.round, 0, 1, len(self._workload.eval_data), metrics)
-        self._judged = m.Judged(sender=self.address, step=model.step, judgement=judgement)
-        return [*self.retry(), Send(model.sender, m.SendNext(step=model.step))]
+        first = min(parts)
+        step, round = parts[first].step, parts[first].round
+        metrics = self._judge.evaluate({sender: part.payload for sender, part in parts.items()})
+        judgement = m.Judgement(round, 0, 1, len(self._workload.eval_data), metrics)
+        self._judged = m.Judged(sender=self.address, step=step, judgement=judgement)
+        return [*self.retry(), *(Send(sender, m.SendNext(step=step)) for sender in sorted(parts))]
 
     def settle(self) -> Effects:
         """Return nothing: an evaluator leaves nothing for later."""

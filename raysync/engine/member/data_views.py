@@ -40,6 +40,11 @@ class DataViews:
         self._views = self._views[mine[-1] :]
         return self._views[0]
 
+    def dealing(self, step: int) -> View:
+        """Return the newest view that deals out the data of a step yet to come."""
+        mine = [view for view in self._views if view.start_step <= step and self._address in view.members]
+        return mine[-1]
+
     def state_dict(self) -> list[Any]:
         """Return the views as plain data."""
         plain: list[Any] = msgspec.to_builtins(self._views)

@@ -83,7 +83,7 @@ class Member:
         """This worker's weight in the mean, for what it hands over."""
         self._welcome: m.Welcome | None = None
         self._reports: list[m.Report] = []
-        """The last two: where decisions run ahead, the earlier one may still be missed."""
+        """The last two, or as many as decisions run ahead: an earlier one may still be missed."""
         self._finished = self._saved = False
         self._final_metrics: dict[str, float] = {}
 
@@ -150,7 +150,7 @@ class Member:
             wants_out=self._wants_out,
             judged=self.judging.judge(self.step, view),
         )
-        self._reports = [*self._reports[-1:], report]
+        self._reports = [*self._reports[-max(1, self.spec.decision_lead) :], report]
         handed = self.judging.hand_over(self.step, view)
         if self.round.pushes_first:
             self._enter(Phase.ACKING, range(len(self.shared.blocks)))

@@ -71,7 +71,7 @@ class LockStep(Pacing):
                     desk.ending.without_workers()
                     break
                 effects += desk.change_view(self._next_step, admitted=tuple(sorted(desk.membership.joining)))
-            needed = self._next_step - (1 if desk.spec.strategy.needs.decides_ahead else 0)
+            needed = self._next_step - desk.spec.decision_lead
             if not self._all_reported(needed):
                 break
             if desk.checkpoints.due:
@@ -104,7 +104,7 @@ class LockStep(Pacing):
 
     def _is_fresh(self, report: m.Report) -> bool:
         is_known = report.sender in self._reports.get(report.step, {})
-        return report.step >= self._next_step - 1 and not is_known
+        return report.step >= self._next_step - max(1, self._desk.spec.decision_lead) and not is_known
 
     def _take(self, report: m.Report) -> None:
         self._reports.setdefault(report.step, {})[report.sender] = report
@@ -184,7 +184,7 @@ class LockStep(Pacing):
 
     def _remember(self, decision: m.Decision) -> None:
         self._decisions[decision.step] = decision
-        oldest = decision.step - _REMEMBERED_STEPS
+        oldest = decision.step - _REMEMBERED_STEPS - self._desk.spec.decision_lead
         self._reports = {step: reports for step, reports in self._reports.items() if step >= oldest}
         self._decisions = {step: decision for step, decision in self._decisions.items() if step >= oldest}
         self._absent = {step: absent for step, absent in self._absent.items() if step >= oldest}

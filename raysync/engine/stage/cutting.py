@@ -1,7 +1,7 @@
 """A task's model as a chain of stages: its own `stages(n)`, or an `nn.Sequential` cut by what its layers cost.
 
-Every process of a job cuts for itself and must come to the same: costs are counted on a sample, not timed. A layer costs
-as many multiplications as it has parameters, at every position of its output, and one for every element of that.
+Every process of a job cuts for itself and must come to the same: costs are counted on a sample, not timed. A layer
+costs as many multiplications as it has parameters, at every position of its output, and one for every element of that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the first and the last stage need of a task whose `loss(model, batch)` knows only whole models.
 
-The first stage asks the loss what it would give the model; the last one lets it go on with what the stages made of that.
+The first stage asks the loss what it would give the model; the last one lets it go on with what came of that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def model_input(workload: Workload, batch: Any) -> Tensor:
             return asked.arguments[0]
         problem = f"loss() gives its model {len(asked.arguments)} arguments"
         raise TaskError(workload.name, f"{problem}; in a pipeline it is given one tensor") from None
-    raise TaskError(workload.name, "loss() does not call the model; a pipeline cannot tell what its first stage is given")
+    raise TaskError(
+        workload.name, "loss() does not call the model; a pipeline cannot tell what its first stage is given"
+    )
 
 
 def loss_of(workload: Workload, batch: Any, output: Tensor) -> Tensor:
