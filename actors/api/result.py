@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actors.errors import JobFailed
-from actors.storage.folder import Folder
+from actors.storage.folder import MODEL, Folder, read_model
 from actors.storage.journal import all_records
 from raysync.events import Event
 from raysync.ports import Runs
@@ -40,7 +40,7 @@ class Result:
         from ray.train import Checkpoint
 
         final = Folder(self.path).at("final")
-        if final.size("model.pt") is not None:
+        if final.size(MODEL) is not None:
             return Checkpoint(final.path, final.filesystem)
         if self.checkpoint_path is None:
             return None
@@ -49,13 +49,7 @@ class Result:
 
     def model_state(self) -> dict[str, Any]:
         """Return the state_dict of the trained model."""
-        import io
-
-        import torch
-
-        folder = Folder(self.path).at("final")
-        state: dict[str, Any] = torch.load(io.BytesIO(folder.read("model.pt")), weights_only=True)
-        return state
+        return read_model(Folder(self.path).at("final"))
 
     def records(self) -> list[Event]:
         """Return everything that happened, in order."""

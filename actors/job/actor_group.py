@@ -24,8 +24,8 @@ from actors.job.cluster import grows, resources
 from actors.job.link_choice import check_newcomers, choose_link
 from actors.job.packages import Environments
 from actors.shell.core_actor import Assignment
-from raysync.address import COORDINATOR, Address, Role, worker
-from raysync.control.placing import Shortage, demand_of, place, seat_servers, servers_of
+from raysync.address import COORDINATOR, Address, Role
+from raysync.control.placing import Shortage, Wanted, demand_of, place_all, replica_of, seat_servers, servers_of
 from raysync.control.reconcile import ActorSeen, Life
 from raysync.control.roles import ROLES, Room, found
 from raysync.spec import JobSpec
@@ -60,25 +60,27 @@ class ActorGroup:
         """What a worker needs."""
         return demand_of(self._spec.scale)
 
-    def shortage(self, count: int) -> str | None:
-        """Return why `count` more workers do not fit now; None if they do."""
-        placed = self._place(count)
+    def shortage(self, workers: Sequence[Address]) -> str | None:
+        """Return why these workers or stages do not fit now; None if they do."""
+        placed = self._place(workers)
         return placed.reason if isinstance(placed, Shortage) else None
 
-    def _place(self, count: int) -> list[str] | Shortage:
+    def _place(self, workers: Sequence[Address]) -> list[str] | Shortage:
         free, total = resources()
         taken: dict[str, int] = {}
         for member in self.members.values():
-            if member.node is not None and member.name.role is Role.WORKER:
+            if member.node is not None and ROLES[member.name.role].room is Room.RESERVED:
                 taken[member.node] = taken.get(member.node, 0) + 1
-        placed = place(count, self.demand, free, self._spec.scale.placement, taken, total)
+        near = {member.name.index: member.node for member in self.members.values() if member.name.role is Role.STAGE}
+        wanted = Wanted(self.demand, self._spec.scale.placement, taken, near)
+        placed = place_all(workers, wanted, free, total)
         if isinstance(placed, Shortage) and placed.is_lasting and grows():
-            return place(count, self.demand, free, self._spec.scale.placement, taken)
+            return place_all(workers, wanted, free)
         return placed
 
     def reserve(self, workers: Sequence[Address]) -> list[Reservation] | str:
         """Return one reserved place per worker, or say why not; all or none, so two jobs cannot hold each other up."""
-        nodes = self._place(len(workers))
+        nodes = self._place(workers)
         if isinstance(nodes, Shortage):
             return nodes.reason
         groups = [
@@ -114,8 +116,10 @@ class ActorGroup:
         for address, (node, group), guests in zip(workers, places, seats.guests, strict=True):
             self._make((address, *guests), node, group)
         for server in servers_of(self._spec):
-            if server.role is not Role.SHARD or server in seats.shards:
-                self._make((server,), seats.shards.get(server, seats.coordinator))
+            if server.role is not Role.SHARD:
+                self._make((server,), seats.coordinator)
+            elif server in seats.shards:  # those of all stages are neighbours in one process
+                self._make(tuple(server.at(stage) for stage in range(scale.stages)), seats.shards[server])
 
     def renew(self, name: Address) -> None:
         """Start an actor again that was lost and held nothing, beside the coordinator."""
@@ -123,15 +127,20 @@ class ActorGroup:
         self._base = msgspec.structs.replace(self._base, resume=None)
         self._make((name,), str(self.members[COORDINATOR].node))
 
-    def add_worker(self) -> str | None:
-        """Start one more worker; return why not, if not."""
-        newcomer = worker(self.next_worker)
-        places = self.reserve([newcomer])
+    def add_replica(self) -> str | None:
+        """Start one more worker, or all stages of one more pipeline; return why not, if not."""
+        problem = self.add(*replica_of(self._spec, self.next_worker))
+        self.next_worker += problem is None
+        return problem
+
+    def add(self, *newcomers: Address) -> str | None:
+        """Start workers or stages, all or none; return why not, if not."""
+        places = self.reserve(newcomers)
         if isinstance(places, str):
             return places
-        self.next_worker += 1
         self._base = msgspec.structs.replace(self._base, resume=None)
-        self._make((newcomer,), *places[0])
+        for newcomer, place in zip(newcomers, places, strict=True):
+            self._make((newcomer,), *place)
         return None
 
     def _make(self, addresses: tuple[Address, ...], node: str, group: PlacementGroup | None = None) -> None:
@@ -254,11 +263,12 @@ class ActorGroup:
         """Count as dead whatever should be there and was not found."""
         members = list(members)
         present = {address for member in self.members.values() for address in member.addresses}
-        for address in (*servers_of(self._spec), *members):
+        stages = range(self._spec.scale.stages)
+        for address in (*servers_of(self._spec), *(who.at(stage) for who in members for stage in stages)):
             if address not in present:
                 self.members[address] = ActorRecord.lost(address)
-        workers = [address for address in (*self.members, *members) if address.role is Role.WORKER]
-        self.next_worker = max([self.next_worker, *(address.index + 1 for address in workers)])
+        reserved = [address for address in (*self.members, *members) if ROLES[address.role].room is Room.RESERVED]
+        self.next_worker = max([self.next_worker, *(address.index + 1 for address in reserved)])
 
 
 def clear_leftovers(job: str) -> None:

@@ -17,14 +17,15 @@ from actors.job.history import History
 from actors.job.observed import Observed
 from actors.job.steering import Steering
 from actors.shell.coordinator import Progress
-from actors.shell.worker import FINAL, MODEL
-from actors.storage.folder import Folder, checkpoint_name
+from actors.shell.worker import FINAL
+from actors.storage.folder import MODEL, Folder, checkpoint_name
 from actors.storage.journal import Journal
 from actors.storage.keeper import Keeper
 from actors.storage.retry import Backoff
-from raysync.address import COORDINATOR, worker
+from raysync.address import COORDINATOR
 from raysync.control.controller_memory import Memory, wanted_workers
 from raysync.control.incidents import Incidents, with_deaths
+from raysync.control.placing import replica_of
 from raysync.control.reconcile import Act, Plan, Seen, StopAsked, reconcile
 from raysync.control.states import JobState
 from raysync.errors import NotRunning
@@ -61,7 +62,7 @@ class ControlLoop:
         self._group, self._steering, self._last_words = group, steering, last_words
         self.observed = Observed(spec, group)
         self._history = History(keeper, journal, group, self.observed)
-        self._executor = Executor(folder, keeper, group, steering, self._history, journal)
+        self._executor = Executor(spec, folder, keeper, group, steering, self._history, journal)
         self._progress_call: Any = None
         self._finished, self._finished_s = False, 0.0
         self._num_steps: int | None = None
@@ -126,7 +127,7 @@ class ControlLoop:
             return
         if self._executor.shortage is not None and time.monotonic() - self._looked_s > _PENDING_POLL_S:
             self._looked_s = time.monotonic()
-            self._executor.shortage = self._group.shortage(1)
+            self._executor.shortage = self._group.shortage(replica_of(self._spec, self._group.next_worker))
         for member in self._group.introduce():
             if (hello := member.hello) is not None:
                 where = (hello.node, hello.node_id, hello.pid)
@@ -212,6 +213,7 @@ class ControlLoop:
             leaving=memory.leaving,
             wanted_workers=wanted_workers(memory, lambda: self._executor.num_first),
             num_shards=self._spec.scale.shards,
+            num_stages=self._spec.scale.stages,
             shards_in_workers=self._spec.scale.shards_in == "workers",
             shortage=self._executor.shortage,
             has_begun=memory.view > 0,
@@ -229,5 +231,5 @@ class ControlLoop:
         """Take note of the deaths of one look together: a lost node is one incident."""
         removed = [action.who for action in plan.actions if action.act is Act.REMOVE_DEAD and action.who is not None]
         dead = {who: self._group.members[who].seen.detail for who in removed}
-        started = [worker(index) for index in range(self._group.next_worker)]
+        started = [who for index in range(self._group.next_worker) for who in replica_of(self._spec, index)]
         self._memory.incidents = with_deaths(self._memory.incidents, dead, started, time.time())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from ray.exceptions import RayError
@@ -13,10 +14,12 @@ from actors.job.steering import Steering
 from actors.storage.folder import Folder, completed, read_manifest
 from actors.storage.journal import Journal
 from actors.storage.keeper import Keeper
-from raysync.address import COORDINATOR, Address, worker
+from raysync.address import COORDINATOR, Address, Role
+from raysync.control.placing import replica_of
 from raysync.control.reconcile import Act, Action, ActorSeen, Life
 from raysync.engine import messages as m
 from raysync.events import WorkerDied
+from raysync.spec import JobSpec
 
 _MAX_RENEWED = 5
 """So often an evaluator is started again in the life of a controller."""
@@ -29,6 +32,7 @@ class Executor:
 
     def __init__(
         self,
+        spec: JobSpec,
         folder: Folder,
         keeper: Keeper,
         group: ActorGroup,
@@ -36,7 +40,7 @@ class Executor:
         history: History,
         journal: Journal,
     ) -> None:
-        self._folder, self._keeper, self._group = folder, keeper, group
+        self._spec, self._folder, self._keeper, self._group = spec, folder, keeper, group
         self._steering, self._history, self._journal = steering, history, journal
         self._memory = keeper.memory
         self.shortage: str | None = None
@@ -49,16 +53,17 @@ class Executor:
         match action:
             case Action(Act.LAUNCH):
                 self._launch()
-            case Action(Act.ADD):
-                self.shortage = self._group.add_worker()
+            case Action(Act.ADD, None):
+                self.shortage = self._group.add_replica()
+            case Action(Act.ADD, Address() as who):
+                self.shortage = self._group.add(who)
             case Action(Act.RETIRE, Address() as who):
                 self._steering.ask("tell", m.Leave(sender=who))
                 self._memory.leaving |= {who}
             case Action(Act.REMOVE_DEAD, Address() as who):
                 self._remove_dead(who)
             case Action(Act.DISMISS, Address() as who):
-                self._memory.leaving -= {who}
-                self._group.dismiss(who)
+                self._dismiss(who)
             case Action(Act.RENEW, Address() as who):
                 self._renew(who)
             case Action(Act.RECOVER):
@@ -67,7 +72,7 @@ class Executor:
     @property
     def num_first(self) -> int:
         """How many workers the present launch has, or the next one will have."""
-        return self._num_launched or len(self.first_workers())
+        return self._num_launched or len({who.index for who in self.first_workers()})
 
     def look_for_room(self) -> None:
         """See what is missing for a launch."""
@@ -76,7 +81,7 @@ class Executor:
         except OSError as error:
             self.shortage = f"{self._memory.resume} cannot be read now: {error}"
             return
-        self.shortage = self._group.shortage(len(workers))
+        self.shortage = self._group.shortage(workers)
 
     def newest_checkpoint(self) -> str | None:
         """Return what a recovery would go back to."""
@@ -87,16 +92,23 @@ class Executor:
         """Return the workers of the next launch: those of the checkpoint it continues, or as many as are wanted."""
         manifest = self._manifest()
         if manifest is None:
-            return [worker(index) for index in range(int(self._memory.asked.values["workers"] or 0))]
-        return [worker(index) for index in manifest["workers"]]
+            indices: Iterable[int] = range(int(self._memory.asked.values["workers"] or 0))
+        else:
+            indices = manifest["workers"]
+        return [who for index in indices for who in replica_of(self._spec, index)]
 
     def _remove_dead(self, who: Address) -> None:
         if self._group.members[COORDINATOR].introduced:
             self._steering.ask("tell", m.Died(who=who))
         why = self._group.members[who].seen.detail
-        self._history.note(WorkerDied(who.index, why))
-        self._memory.leaving -= {who}
+        self._history.note(WorkerDied(who.index, why if who.role is Role.WORKER else f"{who.spoken}: {why}"))
+        self._dismiss(who)
+
+    def _dismiss(self, who: Address) -> None:
+        """Clear an actor away; a replica has left once all of it has."""
         self._group.dismiss(who)
+        if not any(other.role is who.role and other.index == who.index for other in self._group.members):
+            self._memory.leaving -= {who.at(0)}
 
     def _renew(self, who: Address) -> None:
         """Start an actor again that held nothing; one that dies again and again fails, and says what to do instead."""
@@ -126,7 +138,7 @@ class Executor:
         except OSError as error:
             self.shortage = f"{memory.resume} cannot be read now: {error}"
             return
-        self._num_launched = len(workers)
+        self._num_launched = len({who.index for who in workers})
         memory.incarnation += 1
         self._group.life = memory.incarnation
         self._journal.begin(memory.incarnation)

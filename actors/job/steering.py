@@ -69,8 +69,8 @@ class Steering:
         coordinator = self._group.members.get(COORDINATOR)
         if coordinator is None or not coordinator.introduced or coordinator is self._begun:
             return
-        workers = [found for found in self._group.members.values() if found.name.role is Role.WORKER]
-        num_workers = sum(found.seen.life is not Life.DEAD for found in workers)
+        replicas = [found for found in self._group.members.values() if found.name.role in (Role.WORKER, Role.STAGE)]
+        num_workers = len({found.name.index for found in replicas if found.seen.life is not Life.DEAD})
         with self._turning:
             self.ask("tell", m.Begin(knobs=self._memory.asked, workers=num_workers or None))
             self._begun = coordinator

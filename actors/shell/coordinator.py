@@ -13,7 +13,7 @@ import ray
 from actors.shell.core_actor import CONCURRENCY, HOSTED_S, CoreActor
 from actors.shell.core_loop import CoreLoop
 from actors.shell.seat import Seat
-from actors.storage.folder import Folder, checkpoint_name, newest_number, part_name, retain, seal
+from actors.storage.folder import Folder, checkpoint_name, model_names, newest_number, part_name, retain, seal
 from actors.storage.retry import LONG_S, patiently
 from raysync import __version__
 from raysync.address import COORDINATOR, Address
@@ -113,7 +113,9 @@ class CoordinatorSeat(Seat):
         """Write the last part of a checkpoint, and make it exist with that."""
         super().keep_part(part)
         folder = self._job_folder.at(checkpoint_name(part.checkpoint))
-        view, files = self.core.view, [*map(part_name, (COORDINATOR, *self.core.view.members, *self.core.view.servers))]
+        view, stages = self.core.view, range(self._spec.scale.stages)
+        parts = [COORDINATOR, *(who.at(stage) for who in (*view.members, *view.servers) for stage in stages)]
+        files = [*map(part_name, parts), *model_names(self._spec)]
         facts = {
             "raysync": __version__,
             "job": self._spec.name,
@@ -124,7 +126,6 @@ class CoordinatorSeat(Seat):
             "spec": self.core.spec.model_dump(mode="json"),
             "submitted": self._spec.model_dump(mode="json"),
         }
-        files.append("model.pt")
         patiently(lambda: seal(self._job_folder, part.checkpoint, files, facts), f"completing {folder.uri}")
         self.checkpoint = part.checkpoint
         try:

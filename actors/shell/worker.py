@@ -1,4 +1,4 @@
-"""The worker actor: trains, and hosts a shard where the job says so."""
+"""The worker actor: trains, whole models or a stage of them, and hosts a shard where the job says so."""
 
 from __future__ import annotations
 
@@ -14,32 +14,37 @@ from actors.shell.kernels import prepare_codecs
 from actors.shell.seat import Seat
 from actors.shell.shard import shard_seat
 from actors.shell.stopwatch import Stopwatch
-from actors.storage.folder import Folder, checkpoint_name, write_tensors
+from actors.storage.folder import MODEL, Folder, checkpoint_name, model_names, write_tensors
 from actors.storage.retry import LONG_S, SHORT_S, patiently
 from raysync.address import Address, Role
+from raysync.control.roles import ROLES, found
 from raysync.engine.effects import Effects, KeepPart
+from raysync.pipeline.trace import Traced
 from raysync.spec import JobSpec
 
 if TYPE_CHECKING:
-    from raysync.engine.worker import Worker
+    from raysync.engine.member import Member
+    from raysync.engine.stage.line import Todo
 
-FINAL, MODEL = "final", "model.pt"
+FINAL = "final"
+_TRACED = 20_000
+"""So many operations of a stage are remembered."""
 
 
 class WorkerSeat(Seat):
-    """A worker core with its stopwatch and its place to save to."""
+    """A worker or stage core with its stopwatch and its place to save to."""
 
-    core: Worker
+    core: Member
 
     def __init__(
         self, address: Address, spec: JobSpec, device: str, folder: Folder, saved: dict[str, Any] | None
     ) -> None:
-        from raysync.engine.worker import Phase, Worker
+        from raysync.engine.member import Phase
         from raysync.tasks.workload import Workload
 
         prepare_codecs(spec.compression)
         self._new, self._job_folder, self._watch = Phase.NEW, folder, Stopwatch()
-        core = Worker(
+        core: Member = found(ROLES[address.role].core)(
             address,
             spec,
             Workload(spec.task.build(), device),
@@ -50,6 +55,8 @@ class WorkerSeat(Seat):
         super().__init__(core, folder)
         if saved is not None:
             core.load_state_dict(saved)
+        self.trace: list[Traced] | None = [] if address.role is Role.STAGE else None
+        """What a stage did, and when."""
         self.first_step_s: float | None = None
         """When the first step was computed, by the wall clock."""
         self._first_cpu_s = 0.0
@@ -59,7 +66,11 @@ class WorkerSeat(Seat):
         if self.core.phase is self._new:
             return self.core.work()
         self._watch.begin()
+        todo: Todo | None = getattr(self.core, "todo", None)
+        started_s = time.time()
         effects = self.core.work()
+        if todo is not None and self.trace is not None and len(self.trace) < _TRACED:
+            self.trace.append(Traced(self.core.address, *todo, started_s, time.time()))
         if self.first_step_s is None:
             self.first_step_s, self._first_cpu_s = time.time(), time.process_time()
         return effects
@@ -72,33 +83,34 @@ class WorkerSeat(Seat):
         return (time.process_time() - self._first_cpu_s) / max(1e-3, time.time() - self.first_step_s)
 
     def keep_part(self, part: KeepPart) -> None:
-        """Write the worker's part of a checkpoint, and the model for all if it leads."""
+        """Write the member's part of a checkpoint, and the model, or its stage of it, for all if it leads."""
         super().keep_part(part)
         if self.core.leads:
-            self._write_model(self._job_folder.at(checkpoint_name(part.checkpoint)), SHORT_S)
+            name = model_names(self.core.spec)[self.core.address.stage]
+            self._write_model(self._job_folder.at(checkpoint_name(part.checkpoint)), name, SHORT_S)
 
     def keep_model(self) -> None:
         """Write the final model."""
-        self._write_model(self._job_folder.at(FINAL), LONG_S)
+        self._write_model(self._job_folder.at(FINAL), MODEL, LONG_S)
 
-    def _write_model(self, folder: Folder, waits_s: Sequence[float]) -> None:
+    def _write_model(self, folder: Folder, name: str, waits_s: Sequence[float]) -> None:
         def write() -> None:
-            self.core.show_model(lambda model: write_tensors(folder, MODEL, model))
+            self.core.show_model(lambda model: write_tensors(folder, name, model))
 
         patiently(write, f"saving the model in {folder.uri}", waits_s)
 
 
 @ray.remote(concurrency_groups=CONCURRENCY)
 class WorkerActor(CoreActor):
-    """One worker, and the shards that live with it."""
+    """One worker or stage, and the shards that live with it."""
 
     def seats(self) -> dict[Address, Seat]:
-        """Build the worker on the device Ray gave it, with as many threads as CPUs."""
+        """Build the member on the device Ray gave it, with as many threads as CPUs."""
         threads, device = use_cpus(self.assignment.cpus), device_of(self.spec)
         seats: dict[Address, Seat] = {}
         for address in self.assignment.addresses:
             saved = self._saved(address)
-            if address.role is Role.WORKER:
+            if address.role in (Role.WORKER, Role.STAGE):
                 seats[address] = WorkerSeat(address, self.spec, device, self.folder, saved)
             else:
                 seats[address] = shard_seat(address, self.spec, self.folder, saved)
@@ -111,3 +123,9 @@ class WorkerActor(CoreActor):
         seat = self._host and self._host.seat(self.name)
         told = {name: getattr(seat, name, None) for name in ("first_step_s", "busy_ratio")}
         return {**super().facts(), **told}
+
+    @ray.method(concurrency_group="control")
+    def trace(self) -> list[Traced]:
+        """Return what a stage did so far, and when."""
+        seat = self._host and self._host.seat(self.name)
+        return list(getattr(seat, "trace", None) or [])

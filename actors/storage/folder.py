@@ -28,8 +28,10 @@ from pyarrow import fs
 
 from raysync.address import COORDINATOR, Address
 from raysync.errors import CheckpointError, StorageError
+from raysync.spec import JobSpec
 
 MANIFEST = "manifest.json"
+MODEL = "model.pt"
 FORMAT = 2
 
 
@@ -166,6 +168,32 @@ def write_tensors(folder: Folder, name: str, state: Any) -> None:
 
     with folder.writing(name) as stream:
         torch.save(state, stream)
+
+
+def model_names(spec: JobSpec) -> list[str]:
+    """Return the files of a checkpoint that hold its model: one, or one for every stage."""
+    stages = spec.scale.stages
+    return [MODEL] if stages == 1 else [f"model.{stage}-of-{stages}.pt" for stage in range(stages)]
+
+
+def read_model(folder: Folder) -> dict[str, Any]:
+    """Return the state_dict of the model in a folder, put together from its stages where there are several."""
+    if folder.size(MODEL) is not None:
+        return _state_dict(folder, MODEL)
+    names = [name for name in read_manifest(folder)["files"] if name.startswith("model.")]
+    parts = [
+        _state_dict(folder, name) for name in sorted(names, key=lambda name: int(name.split(".")[1].split("-")[0]))
+    ]
+    if sum(map(len, parts)) == len({name for part in parts for name in part}):
+        return {name: value for part in parts for name, value in part.items()}
+    return {f"{stage}.{name}": value for stage, part in enumerate(parts) for name, value in part.items()}
+
+
+def _state_dict(folder: Folder, name: str) -> dict[str, Any]:
+    import torch
+
+    state: dict[str, Any] = torch.load(io.BytesIO(folder.read(name)), weights_only=True)
+    return state
 
 
 def check_open(folder: Folder) -> None:

@@ -22,7 +22,9 @@ class Incidents(msgspec.Struct, frozen=True):
     began_s: float = 0.0
     """When the last one began."""
     present: frozenset[Address] = frozenset()
-    """The workers that had been started when it began: a replacement that dies is the next incident."""
+    """The workers that had been started when it began and have not died in it: a replacement that dies is the next
+    incident.
+    """
     last: str = ""
     """What was heard of the last death."""
 
@@ -36,5 +38,5 @@ def with_deaths(
     last = [*dead.values()][-1]
     is_late = not 0.0 <= now_s - incidents.began_s <= WINDOW_S
     if incidents.in_a_row == 0 or is_late or not dead.keys() <= incidents.present:
-        return Incidents(incidents.in_a_row + 1, now_s, frozenset(started), last)
-    return msgspec.structs.replace(incidents, last=last)
+        return Incidents(incidents.in_a_row + 1, now_s, frozenset(started) - dead.keys(), last)
+    return msgspec.structs.replace(incidents, present=incidents.present - dead.keys(), last=last)

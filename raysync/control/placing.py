@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from raysync.address import COORDINATOR, EVALUATOR, Address, shard, stage, worker
+from raysync.address import COORDINATOR, EVALUATOR, Address, Role, shard, stage, worker
 from raysync.spec import JobSpec, Scale
 
 Resources = Mapping[str, float]
@@ -65,6 +65,52 @@ def place(
         room[node] -= 1
         crowd[node] += 1
     return chosen
+
+
+class Wanted(NamedTuple):
+    """What members of a job need, and where others of it are."""
+
+    demand: Resources
+    strategy: Literal["spread", "pack"]
+    taken: Mapping[str, int]
+    """How many each node has already."""
+    near: Mapping[int, str | None]
+    """The node of a stage of each pipeline that is there."""
+
+
+def place_all(
+    who: Sequence[Address],
+    wanted: Wanted,
+    free: Mapping[str, Resources],
+    total: Mapping[str, Resources] | None = None,
+) -> list[str] | Shortage:
+    """Return a node for each worker or stage. Of pipelines the neighbours come close, and the replicas of a stage apart:
+    each goes to one node as a whole where it fits, and to as few as possible where it does not.
+    """
+    if not who or who[0].role is not Role.STAGE:
+        return place(len(who), wanted.demand, free, wanted.strategy, wanted.taken, total)
+    nodes: dict[Address, str] = {}
+    left = {node: dict(resources) for node, resources in free.items()}
+    taken = dict(wanted.taken)
+    for index in sorted({address.index for address in who}):
+        stages = sorted(address for address in who if address.index == index)
+        node = wanted.near.get(index)
+        chosen = [node] * len(stages) if node is not None and _fits(wanted.demand, left[node]) >= len(stages) else None
+        if chosen is None:
+            whole = {name: need * len(stages) for name, need in wanted.demand.items()}
+            found = place(1, whole, left, wanted.strategy, taken)
+            chosen = [found[0]] * len(stages) if not isinstance(found, Shortage) else None
+        if chosen is None:
+            apart = place(len(stages), wanted.demand, left, "pack", None)
+            if isinstance(apart, Shortage):
+                return _lacking(len(who), wanted.demand, free, total, sum(wanted.taken.values()))
+            chosen = apart
+        for stage_address, name in zip(stages, chosen, strict=True):
+            nodes[stage_address] = name
+            taken[name] = taken.get(name, 0) + 1
+            for kind, need in wanted.demand.items():
+                left[name][kind] = left[name].get(kind, 0.0) - need
+    return [nodes[address] for address in who]
 
 
 class Seats(NamedTuple):

@@ -56,11 +56,12 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     actors: Mapping[Address, ActorSeen] = msgspec.field(default_factory=dict)
     """Every core that was started, and how the actor is that hosts it."""
     members: frozenset[Address] = frozenset()
-    """Workers in the present view."""
+    """Workers in the present view; a pipeline is named by its first stage."""
     leaving: frozenset[Address] = frozenset()
     """Workers that have been asked to leave."""
     wanted_workers: int
     num_shards: int = 1
+    num_stages: int = 1
     shards_in_workers: bool = False
     shortage: str | None = None
     """Why the workers that are missing cannot be placed now."""
@@ -91,7 +92,7 @@ class Act(StrEnum):
     LAUNCH = "launch"
     """start all actors"""
     ADD = "add"
-    """start one more worker"""
+    """start one more worker or pipeline, or the stage that one lacks"""
     RETIRE = "retire"
     """ask a worker to leave"""
     REMOVE_DEAD = "remove_dead"
@@ -178,7 +179,9 @@ def _launch(seen: Seen) -> Plan:
 
 def _actors(seen: Seen) -> str:
     """Return what a launch starts, in words."""
-    workers = f"{seen.wanted_workers} worker{'s' if seen.wanted_workers != 1 else ''}"
+    kind = "worker" if seen.num_stages == 1 else "pipeline"
+    workers = f"{seen.wanted_workers} {kind}{'s' if seen.wanted_workers != 1 else ''}"
+    workers += f" of {seen.num_stages} stages" if seen.num_stages > 1 else ""
     shards = f"{seen.num_shards} shard{'s' if seen.num_shards != 1 else ''}"
     return f"{workers}{f' with {shards} in them' if seen.shards_in_workers else f', {shards}'} and the coordinator"
 
@@ -187,10 +190,11 @@ def _tend(seen: Seen) -> Plan:
     workers = seen.whose_death(Death.REPLACE)
     dead = [worker for worker, found in workers.items() if found.life is Life.DEAD]
     gone = [worker for worker, found in workers.items() if found.life is Life.GONE]
-    if {*gone} & seen.members - seen.leaving:
+    if {who.at(0) for who in gone} & seen.members - seen.leaving:
         removals = tuple(Action(Act.REMOVE_DEAD, worker) for worker in dead)
         return Plan(seen.state, "the last step is done; workers say farewell", removals)
-    live = [worker for worker, found in workers.items() if found.life in (Life.STARTING, Life.ALIVE)]
+    up = [who for who, found in workers.items() if found.life in (Life.STARTING, Life.ALIVE)]
+    live = sorted({who.at(0) for who in up})
     staying = [worker for worker in live if worker not in seen.leaving]
     actions = [Action(Act.REMOVE_DEAD, worker) for worker in dead] + [Action(Act.DISMISS, worker) for worker in gone]
     lost = [name for name, found in seen.whose_death(Death.RENEW).items() if found.life is Life.DEAD]
@@ -198,8 +202,10 @@ def _tend(seen: Seen) -> Plan:
     if seen.stop is not None:
         return Plan(JobState.STOPPING, seen.stop.reason, tuple(actions))
     missing = seen.wanted_workers - len(staying)
-    if missing > 0 and seen.shortage is None:
-        actions += [Action(Act.ADD)] * missing
+    if seen.shortage is None:
+        stages = range(seen.num_stages)
+        lacking = [who.at(stage) for who in staying for stage in stages if who.at(stage) not in up]
+        actions += [Action(Act.ADD, who) for who in lacking] + [Action(Act.ADD)] * missing
     if missing < 0 and seen.has_begun:
         actions += [Action(Act.RETIRE, worker) for worker in staying[missing:] if worker in seen.members]
     return Plan(*_state(seen, dead, live, missing), tuple(actions))
@@ -210,14 +216,24 @@ def _state(seen: Seen, dead: list[Address], live: list[Address], missing: int) -
     if dead:
         return JobState.RECOVERING, f"{dead[0].spoken} died ({seen.actors[dead[0]].detail}); a new one takes its place"
     if not seen.has_begun:
-        up = sum(seen.actors[worker].life is Life.ALIVE for worker in live)
-        return JobState.STARTING, f"{up} of {seen.wanted_workers} workers are up"
+        up = sum(_is_up(seen, worker) for worker in live)
+        return JobState.STARTING, f"{up} of {seen.wanted_workers} {_kind(seen)} are up"
     if missing > 0 and seen.shortage is not None:
-        return JobState.RESIZING, f"{len(live)} of {seen.wanted_workers} workers: {seen.shortage}"
+        return JobState.RESIZING, f"{len(live)} of {seen.wanted_workers} {_kind(seen)}: {seen.shortage}"
     if seen.is_paused:
         return JobState.PAUSED, f"{seen.paused_by} paused it" if seen.paused_by else "the knob pause is set"
     if missing or starting or seen.leaving & {*live}:
         if seen.state is JobState.RECOVERING:
             return JobState.RECOVERING, "the replacement is on its way"
-        return JobState.RESIZING, f"{len(seen.members)} workers train, {seen.wanted_workers} are wanted"
-    return JobState.RUNNING, f"{len(live)} workers train"
+        return JobState.RESIZING, f"{len(seen.members)} {_kind(seen)} train, {seen.wanted_workers} are wanted"
+    return JobState.RUNNING, f"{len(live)} {_kind(seen)} train"
+
+
+def _kind(seen: Seen) -> str:
+    return "workers" if seen.num_stages == 1 else "pipelines"
+
+
+def _is_up(seen: Seen, replica: Address) -> bool:
+    """Return whether all of a replica is."""
+    found = [seen.actors.get(replica.at(stage)) for stage in range(seen.num_stages)]
+    return all(one is not None and one.life is Life.ALIVE for one in found)

@@ -80,7 +80,7 @@ ROLES: Mapping[Role, Traits] = MappingProxyType(
         ),
         Role.STAGE: Traits(
             "raysync.engine.stage:Stage",
-            "actors.shell.stage:StageActor",
+            "actors.shell.worker:WorkerActor",
             Room.RESERVED,
             _EVERY_ROLE - {Role.WORKER},
             Death.REPLACE,

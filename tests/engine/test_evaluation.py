@@ -133,7 +133,7 @@ def test_an_evaluator_that_dies_costs_an_evaluation_and_nothing_else() -> None:
 def test_of_models_that_wait_the_newest_is_judged_and_each_is_told_once() -> None:
     spec = job(eval={"every": 1, "on": "evaluator"})
     core = Evaluator(EVALUATOR, spec, Workload(spec.task.build()))
-    size = len(core._replica.flat)
+    size = core._judge.size_bytes // 4
     vectors = {step: verbatim.encode(torch.full((size,), float(step))) for step in (1, 3, 2)}
     models = [m.Judge(sender=worker(0), step=s, round=s, payload=vector) for s, vector in vectors.items()]
     for model in models:

@@ -70,7 +70,9 @@ def test_bits_are_the_simulators(strategy: str, codec: str, shards: int, link: s
     expected = simulated(spec)
     found = result.model_state()
     assert found.keys() == expected.keys()
-    told = [(record.kind, record.step, record.data) for record in result.records() if record.kind in ("view", "decision")]
+    told = [
+        (record.kind, record.step, record.data) for record in result.records() if record.kind in ("view", "decision")
+    ]
     far = {name: float((found[name] - expected[name]).abs().max()) for name in expected}
     assert all(torch.equal(found[name], expected[name]) for name in expected), f"{far}: {told}"
 
