@@ -172,7 +172,10 @@ def write_tensors(folder: Folder, name: str, state: Any) -> None:
 
 def model_names(spec: JobSpec) -> list[str]:
     """Return the files of a checkpoint that hold its model: one, or one for every stage."""
-    stages = spec.scale.stages
+    return _model_names(spec.scale.stages)
+
+
+def _model_names(stages: int) -> list[str]:
     return [MODEL] if stages == 1 else [f"model.{stage}-of-{stages}.pt" for stage in range(stages)]
 
 
@@ -180,10 +183,8 @@ def read_model(folder: Folder) -> dict[str, Any]:
     """Return the state_dict of the model in a folder, put together from its stages where there are several."""
     if folder.size(MODEL) is not None:
         return _state_dict(folder, MODEL)
-    names = [name for name in read_manifest(folder)["files"] if name.startswith("model.")]
-    parts = [
-        _state_dict(folder, name) for name in sorted(names, key=lambda name: int(name.split(".")[1].split("-")[0]))
-    ]
+    count = sum(name.startswith("model.") for name in read_manifest(folder)["files"])
+    parts = [_state_dict(folder, name) for name in _model_names(count)]
     if sum(map(len, parts)) == len({name for part in parts for name in part}):
         return {name: value for part in parts for name, value in part.items()}
     return {f"{stage}.{name}": value for stage, part in enumerate(parts) for name, value in part.items()}

@@ -84,8 +84,8 @@ def place_all(
     free: Mapping[str, Resources],
     total: Mapping[str, Resources] | None = None,
 ) -> list[str] | Shortage:
-    """Return a node for each worker or stage. Of pipelines the neighbours come close, and the replicas of a stage apart:
-    each goes to one node as a whole where it fits, and to as few as possible where it does not.
+    """Return a node for each worker or stage. A pipeline's neighbours come close, the replicas of a stage apart: each
+    pipeline goes to one node as a whole where it fits, and to as few as possible where it does not.
     """
     if not who or who[0].role is not Role.STAGE:
         return place(len(who), wanted.demand, free, wanted.strategy, wanted.taken, total)

@@ -12,8 +12,9 @@ from pydantic import Field
 from raysync.optim.adam import Adam
 from raysync.optim.adamw import AdamW
 from raysync.optim.base import Optimizer
+from raysync.optim.lookahead import LookAhead
 from raysync.optim.sgd import SGD
 
-AnyOptimizer = Annotated[SGD | Adam | AdamW, Field(discriminator="kind")]
+AnyOptimizer = Annotated[SGD | Adam | AdamW | LookAhead, Field(discriminator="kind")]
 
-__all__ = ["SGD", "Adam", "AdamW", "AnyOptimizer", "Optimizer"]
+__all__ = ["SGD", "Adam", "AdamW", "AnyOptimizer", "LookAhead", "Optimizer"]

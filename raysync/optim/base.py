@@ -6,7 +6,7 @@ The functions, not the classes: making a `torch.optim` object imports torch's co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field
 
@@ -30,6 +30,10 @@ class Optimizer(Value):
     def update(self, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: float | None = None) -> None:
         """Step `flat` along `grad` at rate `lr` (its own by default), and `state` with it."""
         raise NotImplementedError
+
+    def at_stage(self, stage: int, stages: int) -> Self:
+        """Return the rule of a pipeline's stage; the same on all by default."""
+        return self
 
     def state(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the state after zero steps."""

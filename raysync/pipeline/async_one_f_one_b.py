@@ -23,11 +23,19 @@ class AsyncOneFOneB(Schedule):
     """A batch is not cut: every one of them is a step."""
     stash: bool = True
     """Whether backward passes use the weights that the forward pass used; false saves the memory of the versions, and
-    needs `optimizer.by_stage`.
+    wants `correct_lr_steps` and `optimizer.last_beta1`.
     """
+    correct_lr_steps: int | None = Field(default=None, ge=1)
+    """Divide a stage's rate by its delay at first, and by less and less over so many steps (PipeMare's first rule)."""
 
     def order(self, stage: int, stages: int, count: int | None) -> Iterator[Op]:
         return alternate(self.delay(stage, stages), count, steps_each=True)
 
     def delay(self, stage: int, stages: int) -> int:
         return stages - 1 - stage
+
+    def lr_factor(self, stage: int, stages: int, step: int) -> float:
+        delay = self.delay(stage, stages)
+        if self.correct_lr_steps is None or delay == 0:
+            return 1.0
+        return float(delay ** (min(step / self.correct_lr_steps, 1.0) - 1.0))

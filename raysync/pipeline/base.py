@@ -70,6 +70,10 @@ class Schedule(Value):
         """
         return 0
 
+    def lr_factor(self, stage: int, stages: int, step: int) -> float:
+        """Return what the learning rate of a stage is multiplied with at a step."""
+        return 1.0
+
     def live(self, stage: int, stages: int, count: int) -> int:
         """Return of how many microbatches a stage holds activations at most."""
         most = held = 0

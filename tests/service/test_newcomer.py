@@ -108,9 +108,6 @@ def test_components_tell_whole_sentences_and_what_does_not_run() -> None:
     assert [member.kind for member in members if not member.summary.endswith((".", "QSR."))] == []
     assert {member.kind for member in members if not member.runs} == {
         "async_sparse",
-        "gpipe",
-        "one_f_one_b",
-        "async_one_f_one_b",
     }
     assert "sparse_fraction" not in found.knobs
     assert {"delta", "lr", "workers", "pause"} <= found.knobs.keys()

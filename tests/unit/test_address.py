@@ -17,6 +17,7 @@ EXAMPLES = {
     "evaluator": EVALUATOR,
     **{f"{role}/{index}": Address(role, 0, index) for role in (Role.SHARD, Role.WORKER) for index in (0, 7, 1024)},
     **{f"{role}/{stage}/3": Address(role, stage, 3) for role in (Role.SHARD, Role.WORKER) for stage in (1, 12)},
+    **{f"stage/{number}/3": Address(Role.STAGE, number, 3) for number in (0, 1, 12)},
 }
 
 

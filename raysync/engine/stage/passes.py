@@ -41,7 +41,10 @@ class Passes:
         self._replica, self._workload, self._device = replica, workload, device
         self._is_first, self._is_last = is_first, is_last
         self.stash: Stash | None = None
-        """The versions of the weights, where steps are made between the passes of a microbatch."""
+        """The versions of the weights, where steps are made between the passes of a microbatch and they are kept."""
+        self.repeats = False
+        """Whether the forward pass is made again before the backward pass."""
+        self._steps = 0
         self._live: dict[Microbatch, _Live] = {}
         self.peak_live = 0
         self.delays: list[int] = []
@@ -68,13 +71,13 @@ class Passes:
             given = model_input(self._workload, batch)
         elif given.is_floating_point():
             given.requires_grad_()
-        version = 0 if self.stash is None else self.stash.use()
-        repeats = self.stash is not None and not self._is_last
-        with torch.set_grad_enabled(not repeats):
+        if self.stash is not None:
+            self.stash.use(self._steps)
+        with torch.set_grad_enabled(not self.repeats):
             made = self._run(given, seed)
             if self._is_last:
                 made = loss_of(self._workload, batch, made)
-        self._live[which] = _Live(given, None if repeats else made, seed, version, share)
+        self._live[which] = _Live(given, None if self.repeats else made, seed, self._steps, share)
         self.peak_live = max(self.peak_live, len(self._live))
         return made.detach()
 
@@ -83,8 +86,8 @@ class Passes:
         stage was given, None on the first.
         """
         live = self._live.pop(which)
+        self.delays = [*self.delays[-999:], self._steps - live.version]
         if self.stash is not None:
-            self.delays = [*self.delays[-999:], self.stash.newest - live.version]
             self.stash.wear(live.version)
         made = self._run(live.given, live.seed) if live.made is None else live.made
         if self._is_last:
@@ -94,6 +97,12 @@ class Passes:
         if self.stash is not None:
             self.stash.done(live.version)
         return None if self._is_first else live.given.grad
+
+    def begin_step(self) -> None:
+        """The weights are about to change."""
+        if self.stash is not None:
+            self.stash.begin_step()
+        self._steps += 1
 
     def forget(self) -> None:
         """No microbatch is in flight any more."""

@@ -54,6 +54,7 @@ class Stage(Member):
         self.cut: Cut = cut_model(workload, spec.scale.stages, spec.seed, device)
         module = self.cut.modules[address.stage]
         replica = Replica(spec, workload, device, module=module)
+        replica.optimizer = spec.optimizer.at_stage(address.stage, spec.scale.stages)
         super().__init__(address, spec, replica, workload, probe, measured)
         self._workload, self._device = workload, device
         schedule = spec.schedule
@@ -64,7 +65,8 @@ class Stage(Member):
         self.parcels = Parcels(address, spec.seed, schedule.activations, schedule.gradients)
         is_first, is_last = address.stage == 0, address.stage == self._last
         self.passes = Passes(replica, workload, device, is_first=is_first, is_last=is_last)
-        if schedule.is_asynchronous:
+        self.passes.repeats = schedule.is_asynchronous and not is_last
+        if schedule.is_asynchronous and getattr(schedule, "stash", True):
             self.passes.stash = Stash(replica, spec.scale.stages - address.stage)
         self._showing = Showing(address, spec, self.trainer, self.shared)
         self._parts: dict[int, tuple[Part, ...]] = {}
@@ -221,8 +223,7 @@ class Stage(Member):
 
     def _step(self, todo: Todo) -> Effects:
         self._clip(todo.step)
-        if self.passes.stash is not None:
-            self.passes.stash.begin_step()
+        self.passes.begin_step()
         loss, samples = self._losses.pop(todo.step, None), self._part_of.pop(todo.step).total
         view, lr = self._data_views.of(self.step), self._lr()
         computed = self.trainer.finish(self.step, lr, len(self.view.members), loss, samples)
@@ -336,6 +337,9 @@ class Stage(Member):
 
     # Metrics and state
 
+    def _lr(self) -> float:
+        return super()._lr() * self.schedule.lr_factor(self.address.stage, self._last + 1, self.step)
+
     def _progress_metrics(self, computed: Computed) -> dict[str, float]:
         told = {
             "pipeline/activation_bytes": float(self.parcels.bytes_sent),
@@ -349,5 +353,3 @@ class Stage(Member):
         """Continue from a saved state; what was in flight then is computed anew."""
         super().load_state_dict(state)
         self._breaks_off()
-        if self.passes.stash is not None:
-            self.passes.stash.newest = 0

@@ -27,10 +27,9 @@ class Stash:
         """What the versions beside the newest take."""
         return sum(4 * len(vector) for vector in (*self._free, *self._kept.values()))
 
-    def use(self) -> int:
-        """A forward pass uses the newest weights; return their number."""
-        self._users[self.newest] = self._users.get(self.newest, 0) + 1
-        return self.newest
+    def use(self, version: int) -> None:
+        """A forward pass uses the newest weights, which have this number."""
+        self._users[version] = self._users.get(version, 0) + 1
 
     def wear(self, version: int) -> None:
         """Give the replica a version's weights."""

@@ -53,6 +53,7 @@ class Replica:
 
     def _hold(self, spec: JobSpec, workload: Workload, model: nn.Module, device: str, binding: Binding) -> None:
         self._spec, self.workload, self.model, self._device, self._binding = spec, workload, model, device, binding
+        self.optimizer = spec.optimizer
         self._server_owns = exchange_of(spec).server_steps
         self._buffer_slots = _buffer_slots(model)
         self.moments: dict[str, Tensor] = {}
@@ -121,7 +122,7 @@ class Replica:
 
     def step(self, lr: float) -> None:
         """Let the worker's own optimizer apply `grad`."""
-        self._spec.optimizer.update(self.flat, self.grad, self.moments, lr)
+        self.optimizer.update(self.flat, self.grad, self.moments, lr)
 
     def step_with_mean(self, lr: float) -> None:
         """Let the worker's own optimizer apply `grad`, which now holds the mean over all workers."""
@@ -129,7 +130,7 @@ class Replica:
 
     def reset_optimizer(self) -> None:
         """Forget the optimizer's moments and step count."""
-        self.moments = self._spec.optimizer.state(self.flat)
+        self.moments = self.optimizer.state(self.flat)
 
     def grad_sq(self) -> float:
         """Return the squared L2 norm of the gradient."""
