@@ -240,7 +240,12 @@ class JobSpec(Value):
                 f"outer={self.outer.kind!r} with strategy {self.strategy.kind!r}: its server runs `optimizer`; "
                 "leave `outer` out and set `optimizer`"
             )
-        if self.inner_state != "keep" and self.strategy.needs.exchange != "displacement":
+        exchange = self.strategy.needs.exchange
+        if self.inner_state == "reset" and exchange == "sparse_parts":
+            raise ValueError(
+                "inner_state='reset' needs rounds of all parameters; with async_sparse choose keep or average"
+            )
+        if self.inner_state != "keep" and exchange not in ("displacement", "sparse_parts"):
             raise ValueError(
                 f"inner_state={self.inner_state!r} needs a strategy that averages parameters; "
                 f"{self.strategy.kind!r} sends gradients"
@@ -267,7 +272,7 @@ class JobSpec(Value):
         """Whether models are judged in a process of their own: asked for, or needed since no worker has the model that
         is judged.
         """
-        return self.eval.on == "evaluator" or self.scale.stages > 1
+        return self.eval.on == "evaluator" or self.scale.stages > 1 or self.strategy.needs.pacing == "free_running"
 
     @property
     def decision_lead(self) -> int:

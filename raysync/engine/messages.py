@@ -62,6 +62,15 @@ class Report(Message, frozen=True):
     """The sender's part of an evaluation, where one is made at this step."""
 
 
+class Held(Message, frozen=True):
+    """I compute no further until I am told where all meet."""
+
+    sender: Address
+    number: int
+    step: int
+    """The next one I would finish."""
+
+
 class Leave(Message, frozen=True):
     """The sender would like to leave at the next step decided on."""
 
@@ -93,6 +102,8 @@ class Welcome(Message, frozen=True):
     """Who contributes to `round`, in case a shard has not heard of it."""
     finished: bool = False
     """The job has made its last step; fetch and rest."""
+    free_until: int = 0
+    """The next step that is decided about: to it workers run by themselves."""
 
 
 class AskAgain(Message, frozen=True):
@@ -118,6 +129,21 @@ class Decision(Message, frozen=True):
     leavers: tuple[Address, ...] = ()
     """Who leaves after this step."""
     final: bool = False
+    free_until: int = 0
+    """The next step that is decided about: to it workers run by themselves."""
+
+
+class Hold(Message, frozen=True):
+    """Compute no further and tell me where you are: all are to meet."""
+
+    number: int
+
+
+class Meet(Message, frozen=True):
+    """Run on by yourself to this step, and wait for the decision about it."""
+
+    number: int
+    step: int
 
 
 class Goodbye(Message, frozen=True):
@@ -269,6 +295,22 @@ class Pull(Message, frozen=True):
     participants: tuple[Address, ...] | None
 
 
+class PushPart(Message, frozen=True):
+    """My values of a part of a block, as their difference from the last mean of it that I have seen; an empty payload
+    if I send none this time.
+    """
+
+    view: int
+    sender: Address
+    block: int
+    round: int
+    base: int
+    """The round of that mean."""
+    payload: bytes
+    extra: bytes = b""
+    """Moments on the same coordinates, where they are averaged too."""
+
+
 class Handover(Message, frozen=True):
     """A leaver's residual, to be added to the next round."""
 
@@ -314,6 +356,15 @@ class Update(Message, frozen=True):
     round: int
     payload_kind: PayloadKind
     payload: bytes
+
+
+class PartMean(Message, frozen=True):
+    """What a round changed in the mean of a part of a block; it lands when it comes."""
+
+    block: int
+    round: int
+    payload: bytes
+    extra: bytes = b""
 
 
 class Ack(Message, frozen=True):
@@ -419,6 +470,11 @@ AnyMessage = (
     | Judge
     | Judged
     | SendNext
+    | PushPart
+    | PartMean
+    | Hold
+    | Held
+    | Meet
     | Activation
     | SendAgain
     | GradNorm
@@ -440,7 +496,7 @@ AnyMessage = (
     | Turn
 )
 
-FromWorker = Fetch | Init | Push | HasPush | Pull | Handover
+FromWorker = Fetch | Init | Push | HasPush | Pull | PushPart | Handover
 """What a worker says to a shard."""
 OfRound = Fetch | Push | HasPush | Pull
 """What of it names a round."""

@@ -105,6 +105,8 @@ class Coordinator:
                 effects = self._on_join(message)
             case m.Report():
                 effects = self._on_report(message)
+            case m.Held():
+                effects = self.pacing.held(message)
             case m.Leave():
                 self.membership.ask_out(message.sender)
             case m.Farewell():
@@ -137,7 +139,7 @@ class Coordinator:
     def retry(self, now_s: float = 0.0) -> Effects:
         """Return again what shards and workers have not answered, and every decision that can be made now."""
         self._resumes = False
-        again = self.membership.unheard() + self.checkpoints.unanswered()
+        again = self.membership.unheard() + self.checkpoints.unanswered() + self.pacing.call_again()
         return self._pipelines.spread(again) + self.advance(now_s)
 
     def advance(self, now_s: float = 0.0) -> Effects:
@@ -293,6 +295,7 @@ class Coordinator:
             round=entry.round,
             participants=entry.participants,
             finished=self.ending.is_decided,
+            free_until=entry.free_until,
         )
         self.membership.welcome(worker, welcome)
 

@@ -48,6 +48,8 @@ class Pipelines:
                 return self._report(message)
             case m.Farewell():
                 return self._once_all(message, _farewell)
+            case m.Held():
+                return self._once_all(message, _held)
             case m.ViewSeen():
                 return self._once_all(message, _view_seen)
             case m.CheckpointPart():
@@ -153,6 +155,13 @@ def _farewell(farewells: Sequence[m.Farewell]) -> m.Farewell:
         metrics=metrics,
         saved=any(farewell.saved for farewell in farewells),
     )
+
+
+def _held(held: Sequence[m.Held]) -> m.Held | None:
+    """The furthest of its stages is where a pipeline is."""
+    if len({found.number for found in held}) > 1:
+        return None
+    return msgspec.structs.replace(held[0], step=max(found.step for found in held))
 
 
 def _view_seen(seen: Sequence[m.ViewSeen]) -> m.ViewSeen:

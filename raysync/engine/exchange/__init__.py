@@ -12,10 +12,16 @@ from raysync.engine.exchange.base import Exchange
 from raysync.engine.exchange.displacement import Displacement
 from raysync.engine.exchange.gradient import Gradient
 from raysync.engine.exchange.relayed_gradient import RelayedGradient
+from raysync.engine.exchange.sparse_parts import SparseParts
 from raysync.spec import JobSpec
 
 EXCHANGES: Mapping[str, Exchange] = MappingProxyType(
-    {"displacement": Displacement(), "gradient": Gradient(), "relayed_gradient": RelayedGradient()}
+    {
+        "displacement": Displacement(),
+        "gradient": Gradient(),
+        "relayed_gradient": RelayedGradient(),
+        "sparse_parts": SparseParts(),
+    }
 )
 
 

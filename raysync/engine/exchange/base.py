@@ -25,6 +25,9 @@ class Exchange:
     server_steps: ClassVar[bool] = False
     """Whether the user's optimizer lives on the server, so that workers train the visible parameters themselves."""
 
+    averages_parts: ClassVar[bool] = False
+    """Whether parts of the parameters are averaged between rounds, while workers go on."""
+
     shows_common: ClassVar[bool] = True
     """Whether all workers of a step show the same parameters, those of the last round."""
 

@@ -21,6 +21,7 @@ from raysync.engine.effects import Effects, KeepModel, Send
 from raysync.engine.exchange import exchange_of
 from raysync.engine.member.courier import Courier
 from raysync.engine.member.data_views import DataViews
+from raysync.engine.member.free_run import FreeRun
 from raysync.engine.member.phase import Phase
 from raysync.engine.member.round import Owed, WorkerRound
 from raysync.engine.ports import Measured, Probe
@@ -72,6 +73,12 @@ class Member:
         self.trainer = Trainer(address, spec, workload, replica, self.shared, probe)
         self.round = WorkerRound(address, spec, self.shared)
         self._exchange = exchange_of(spec)
+        self.free_run = FreeRun(address, spec, replica, self.shared) if self._exchange.averages_parts else None
+        """How it runs between the steps that all members decide about, where it does."""
+        self._free_until = 0
+        """Up to this step nothing is decided."""
+        self._hold: int | None = None
+        """The number of the call to a meeting that it has heeded, until it is told where."""
         self.phase = Phase.NEW
         self._data_views = DataViews(address)
         self.knobs: Knobs = initial_knobs(spec)
@@ -96,7 +103,7 @@ class Member:
 
     def is_ready(self, now_s: float = 0.0) -> bool:
         """Return whether it is to join or to compute."""
-        return self.phase in (Phase.NEW, Phase.READY)
+        return self.phase is Phase.NEW or (self.phase is Phase.READY and self._hold is None)
 
     def work(self, now_s: float = 0.0) -> Effects:
         """Join, then compute."""
@@ -152,12 +159,48 @@ class Member:
         )
         self._reports = [*self._reports[-max(1, self.spec.decision_lead) :], report]
         handed = self.judging.hand_over(self.step, view)
+        if self.free_run is not None:
+            return self._run_on(report) + handed
         if self.round.pushes_first:
             self._enter(Phase.ACKING, range(len(self.shared.blocks)))
             return self._push(self.round.waiting) + handed
         self._enter(Phase.DECIDING)
         self._probe("worker.reported")
         return [Send(COORDINATOR, report), *self._act(), *handed]
+
+    def _run_on(self, report: m.Report) -> Effects:
+        """Average a part meanwhile, and go on by itself; where all meet, wait until what is in the air has landed."""
+        assert self.free_run is not None
+        pushes = self.free_run.start(self.spec, self.view, self.step)
+        if self.step < self._free_until:
+            self.step, self._computed = self.step + 1, False
+            self._begins()
+            return [Send(COORDINATOR, report), *pushes]
+        self._enter(Phase.LANDING)
+        return pushes + self._landed()
+
+    def _landed(self) -> Effects:
+        """Report the step where all meet once nothing is in the air."""
+        if self.free_run is None or self.phase is not Phase.LANDING or self.free_run.parts.in_flight:
+            return []
+        self._enter(Phase.DECIDING)
+        self._probe("worker.reported")
+        return [*self.retry(), *self._act()]
+
+    def _heed(self, hold: m.Hold) -> Effects:
+        self._hold = hold.number
+        return self._tell_where()
+
+    def _tell_where(self) -> Effects:
+        """Tell the coordinator at which step this member is, if it has asked and the member trains."""
+        if self._hold is None or self.phase not in (Phase.READY, Phase.LANDING, Phase.DECIDING):
+            return []
+        return [Send(COORDINATOR, m.Held(sender=self.address, number=self._hold, step=self.step))]
+
+    def _on_meet(self, meet: m.Meet) -> Effects:
+        if meet.number == self._hold:
+            self._hold, self._free_until = None, meet.step
+        return []
 
     def leave(self) -> Effects:
         """Ask to leave the job in good order; every report repeats it."""
@@ -197,6 +240,14 @@ class Member:
                 return self._on_update(message)
             case m.Ack():
                 return self._on_ack(message)
+            case m.PartMean():
+                if self.free_run is not None:
+                    self.free_run.land(self.spec, message, self.step)
+                return self._landed()
+            case m.Hold():
+                return self._heed(message)
+            case m.Meet():
+                return self._on_meet(message)
             case m.SendNext():
                 self.judging.judged(message)
                 return []
@@ -230,9 +281,12 @@ class Member:
                 return [Send(COORDINATOR, join)]
             case Phase.FETCHING if self._welcome is not None:
                 return [*self._courier().fetches(self.round.waiting, self._welcome)]
+            case Phase.READY | Phase.LANDING if self.free_run is not None:
+                return self._tell_where() + self.free_run.again(self.view)
             case Phase.DECIDING:
                 number = self.view.number
-                return [Send(COORDINATOR, msgspec.structs.replace(report, view=number)) for report in self._reports]
+                reports = [msgspec.structs.replace(report, view=number) for report in self._reports]
+                return [*self._tell_where(), *(Send(COORDINATOR, report) for report in reports)]
             case Phase.ACKING | Phase.SYNCING if self._owed is not None:
                 return [*self._courier().questions(self.round.waiting, self._owed.round)]
             case Phase.SYNCING if self.round.decision is not None:
@@ -253,6 +307,9 @@ class Member:
         self._data_views.begin(welcome.view)
         self._adopt_knobs(welcome.knobs)
         self._welcome, self.step, self._computed, self._reports = welcome, welcome.step, False, []
+        self._free_until, self._hold = welcome.free_until, None
+        if self.free_run is not None:
+            self.free_run.parts.met()
         self.round.forget()
         self._enter(Phase.FETCHING, range(len(self.shared.blocks)))
         return self.retry()
@@ -277,7 +334,7 @@ class Member:
             return self._part()
         self._enter(Phase.READY)
         self._begins()
-        return []
+        return self._tell_where()
 
     def _on_view(self, view: View) -> Effects:
         if view.number <= self.view.number or self.phase in (Phase.NEW, Phase.JOINING, Phase.PARTING, Phase.GONE):
@@ -327,6 +384,8 @@ class Member:
         self.round.over(decision.round)
         self.trainer.round_ends()
         resets = self.spec.inner_state == "reset"
+        if self.free_run is not None:
+            self.free_run.parts.met()
         self._exchange.closed(self.replica, self.shared, self._lr(), decision.payload_kind, resets)
         self._probe("worker.synced")
         return self._finish_step()
@@ -335,7 +394,7 @@ class Member:
         decision = self.round.decision
         assert decision is not None
         self.step, self._computed, self.round.decision = self.step + 1, False, None
-        self._finished = decision.final
+        self._finished, self._free_until = decision.final, decision.free_until
         if self.address in decision.leavers:
             self._share = 1 / (decision.num_participants or len(self.view.members) + 1)
             self._enter(Phase.HANDING, {key[0] for key in self.shared.feedback.residuals()})
@@ -344,7 +403,7 @@ class Member:
             return self._part()
         self._enter(Phase.READY)
         self._begins()
-        return []
+        return self._tell_where()
 
     @property
     def _owed(self) -> Owed | None:
@@ -422,7 +481,7 @@ class Member:
     def _step_metrics(self, computed: Computed) -> dict[str, float]:
         return {
             **self._progress_metrics(computed),
-            **self.round.metrics(),
+            **self._sent_metrics(),
             **self._measured(),
         }
 
@@ -430,6 +489,12 @@ class Member:
         """Return what a step says of the training itself."""
         loss = math.nan if computed.loss is None else computed.loss
         return {"train/loss": loss, "train/samples": float(computed.samples)}
+
+    def _sent_metrics(self) -> dict[str, float]:
+        found = self.round.metrics()
+        for name, value in (self.free_run.metrics() if self.free_run is not None else {}).items():
+            found[name] = found.get(name, 0.0) + value
+        return found
 
     # State
 
@@ -448,6 +513,7 @@ class Member:
             "trainer": self.trainer.state_dict(),
             "replica": self.replica.state_dict(),
             "shared": self.shared.state_dict(),
+            "free_run": None if self.free_run is None else self.free_run.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -459,5 +525,7 @@ class Member:
         self.trainer.load_state_dict(state["trainer"])
         self.replica.load_state_dict(state["replica"])
         self.shared.load_state_dict(state["shared"])
+        if self.free_run is not None:
+            self.free_run.load_state_dict(state["free_run"])
         self._reports, self._computed = msgspec.convert(state["reports"], list[m.Report], strict=False), True
         self._enter(Phase.DECIDING)

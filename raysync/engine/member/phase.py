@@ -16,6 +16,8 @@ class Phase(StrEnum):
     """the state of every block"""
     READY = "ready"
     """the host, to compute a step"""
+    LANDING = "landing"
+    """the means that are in the air, before all meet"""
     ACKING = "acking"
     """acknowledgements of its pushes, where they are applied on arrival"""
     DECIDING = "deciding"

@@ -11,10 +11,13 @@ from types import MappingProxyType
 
 from raysync.engine.pacing.base import Desk, Pacing
 from raysync.engine.pacing.bounded import Bounded
+from raysync.engine.pacing.free_running import FreeRunning
 from raysync.engine.pacing.lock_step import LockStep
 from raysync.spec import JobSpec
 
-PACINGS: Mapping[str, type[Pacing]] = MappingProxyType({"lock_step": LockStep, "bounded": Bounded})
+PACINGS: Mapping[str, type[Pacing]] = MappingProxyType(
+    {"lock_step": LockStep, "bounded": Bounded, "free_running": FreeRunning}
+)
 
 
 def pacing_of(spec: JobSpec) -> type[Pacing]:
@@ -22,4 +25,4 @@ def pacing_of(spec: JobSpec) -> type[Pacing]:
     return PACINGS[spec.strategy.needs.pacing]
 
 
-__all__ = ["PACINGS", "Bounded", "Desk", "LockStep", "Pacing", "pacing_of"]
+__all__ = ["PACINGS", "Bounded", "Desk", "FreeRunning", "LockStep", "Pacing", "pacing_of"]

@@ -67,6 +67,7 @@ class Entry(NamedTuple):
     step: int
     round: int
     participants: tuple[Address, ...] | None = None
+    free_until: int = 0
 
 
 class Pacing:
@@ -112,6 +113,14 @@ class Pacing:
     def advance(self) -> Effects:
         """Make every decision that can be made now."""
         raise NotImplementedError
+
+    def held(self, message: m.Held) -> Effects:
+        """Take note of a member that waits to be told where all meet."""
+        return []
+
+    def call_again(self) -> Effects:
+        """Return the call to a meeting for those who have not heeded it."""
+        return []
 
     def admit(self, worker: Address, start_step: int) -> Entry:
         """Let a worker in; return where it begins."""

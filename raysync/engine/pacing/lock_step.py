@@ -152,10 +152,15 @@ class LockStep(Pacing):
             payload_kind=exchange.payload if forced is None else exchange.forced_payload,
             leavers=leaving,
             final=desk.ending.is_decided,
+            free_until=self._free_until(),
         )
         self._remember(decision)
         desk.record(decision, choice)
         return [*effects, *(Send(worker, decision) for worker in active)]
+
+    def _free_until(self) -> int:
+        """Return the next step that is decided about, where not every step is."""
+        return 0
 
     def _choose(self, step: int, seen_step: int, active: tuple[Address, ...]) -> Choice:
         desk, reports = self._desk, self._reports.get(seen_step, {})

@@ -16,11 +16,13 @@ from raysync.control.view import NO_VIEW, View
 from raysync.engine import messages as m
 from raysync.engine.checkpoints import Contribution
 from raysync.engine.effects import Effects, Send
+from raysync.engine.exchange import exchange_of
 from raysync.engine.pacing import pacing_of
 from raysync.engine.ports import Probe, no_probe
 from raysync.engine.server.arrival_ledger import ArrivalLedger
-from raysync.engine.server.block import ServerBlock, load_block, make_block
+from raysync.engine.server.block import ParameterBlock, ServerBlock, load_block, make_block
 from raysync.engine.server.ledger import Ledger
+from raysync.engine.server.part_ledger import PartLedger
 from raysync.engine.server.round_ledger import RoundLedger
 from raysync.errors import ProtocolError
 from raysync.knobs import apply_knobs
@@ -41,6 +43,8 @@ class Shard:
         self.view = NO_VIEW
         self.blocks: dict[int, ServerBlock] = {}
         self.ledgers: dict[int, Ledger] = {}
+        self._parts: dict[int, PartLedger] = {}
+        """Of the blocks whose parts are averaged between rounds."""
         self._parked: list[m.FromWorker] = []
 
     def handle(self, message: m.Message, now_s: float = 0.0) -> Effects:
@@ -52,7 +56,7 @@ class Shard:
                 return self._contribution.asked(message.checkpoint, self.state_dict)
             case m.PartKept():
                 return self._contribution.kept(message)
-            case m.Fetch() | m.Init() | m.Push() | m.HasPush() | m.Pull() | m.Handover():
+            case m.Fetch() | m.Init() | m.Push() | m.HasPush() | m.Pull() | m.PushPart() | m.Handover():
                 return self._from_worker(message)
         raise ProtocolError(str(self.address), f"a shard does not expect {type(message).__name__}")
 
@@ -84,6 +88,8 @@ class Shard:
             if block is not None:
                 block.keep_only(view.everyone)
             effects += ledger.on_view(block, view)
+            if index in self._parts and isinstance(block, ParameterBlock):
+                effects += self._parts[index].close(block, view)
         parked, self._parked = self._parked, []
         for message in parked:
             effects += self._from_worker(message)
@@ -93,6 +99,8 @@ class Shard:
         self.spec = apply_knobs(self._submitted, view.knobs)
         for block in self.blocks.values():
             block.retune(self.spec)
+        for parts in self._parts.values():
+            parts.retune(self.spec)
 
     def _from_worker(self, message: m.FromWorker) -> Effects:
         if message.view > self.view.number:
@@ -113,13 +121,25 @@ class Shard:
             raise ProtocolError(str(self.address), f"{message.sender.spoken} speaks of a block without values")
         match message:
             case m.Push():
+                if message.block in self._parts:
+                    self._parts[message.block].met()
                 return ledger.on_push(message, block, self.view)
+            case m.PushPart():
+                return self._on_part(message, block)
             case m.HasPush():
                 return ledger.on_question(message, block, self.view)
             case m.Pull():
                 return ledger.on_pull(message, block, self.view)
             case m.Handover():
                 return ledger.on_handover(message, block)
+
+    def _on_part(self, push: m.PushPart, block: ServerBlock) -> Effects:
+        if not isinstance(block, ParameterBlock) or not exchange_of(self.spec).averages_parts:
+            raise ProtocolError(
+                str(self.address), f"{push.sender.spoken} sends a part of what is not averaged in parts"
+            )
+        parts = self._parts.setdefault(push.block, PartLedger(self.spec, push.block))
+        return parts.on_push(push, block, self.view)
 
     def _new_ledger(self, index: int) -> Ledger:
         kind: type[Ledger] = ArrivalLedger if pacing_of(self.spec).applies_on_arrival else RoundLedger
@@ -139,6 +159,7 @@ class Shard:
             "view": msgspec.to_builtins(self.view),
             "blocks": {index: block.state_dict() for index, block in self.blocks.items()},
             "ledgers": {index: ledger.state_dict() for index, ledger in self.ledgers.items()},
+            "parts": {index: parts.state_dict() for index, parts in self._parts.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -150,3 +171,7 @@ class Shard:
         self.ledgers = {}
         for index, saved in state["ledgers"].items():
             self._new_ledger(index).load_state_dict(saved)
+        self._parts = {}
+        for index, saved in state.get("parts", {}).items():
+            self._parts[index] = PartLedger(self.spec, index)
+            self._parts[index].load_state_dict(saved)

@@ -94,7 +94,9 @@ class Stage(Member):
 
     def is_ready(self, now_s: float = 0.0) -> bool:
         """Return whether it is to join, or can do what is next in its plan."""
-        return self.phase is Phase.NEW or (self.phase is Phase.READY and self._can(self._todo()))
+        if self.phase is Phase.NEW:
+            return True
+        return self.phase is Phase.READY and self._hold is None and self._can(self._todo())
 
     def compute(self) -> Effects:
         """Do what is next in the plan."""
@@ -132,7 +134,8 @@ class Stage(Member):
     def retry(self, now_s: float = 0.0) -> Effects:
         """Return again whatever this stage is waiting for an answer to."""
         if self.phase is Phase.READY:
-            return [*self._questions(), *(Send(COORDINATOR, report) for report in self._reports_now())]
+            reports = [Send(COORDINATOR, report) for report in self._reports_now()]
+            return [*self._questions(), *reports, *super().retry(now_s)]
         if self.phase is Phase.PARTING and self._saves and self.address.stage > 0 and not self._saved:
             return [self._own_model(), *super().retry(now_s)]
         return super().retry(now_s)

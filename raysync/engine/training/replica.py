@@ -77,7 +77,7 @@ class Replica:
     def regions(self) -> tuple[tuple[Content, int], ...]:
         """The shared vector's make-up: parameters, float buffers, and moments where the job averages them."""
         buffers = sum(buffer.numel() for buffer in self._buffers)
-        moments = sum(moment.numel() for moment in self._shared_moments)
+        moments = sum(moment.numel() for moment in self.shared_moments)
         return (Content.PARAMETER, len(self.flat)), (Content.BUFFER, buffers), (Content.MOMENT, moments)
 
     @property
@@ -86,7 +86,8 @@ class Replica:
         return [slot.find(self.workload.name) for slot in self._buffer_slots]
 
     @property
-    def _shared_moments(self) -> list[Tensor]:
+    def shared_moments(self) -> list[Tensor]:
+        """The moments that are averaged with the parameters."""
         if self._spec.inner_state != "average":
             return []
         return [self.moments[name] for name in sorted(self.moments)]
@@ -174,7 +175,7 @@ class Replica:
 
     @property
     def _extra_parts(self) -> list[Tensor]:
-        return [*self._buffers, *self._shared_moments]
+        return [*self._buffers, *self.shared_moments]
 
     def evaluate(self, flat: Tensor, extras: Tensor, part: Part = WHOLE) -> dict[str, float]:
         """Return the metrics of the given parameters and buffers over a part of the evaluation data."""
