@@ -57,6 +57,13 @@ MESSAGES = (
 )
 """The messages that can be lost, doubled, delayed or overtaken."""
 
+MESH_POINTS = ("stage.forward", "stage.backward")
+MESH_MESSAGES = (
+    *("Activation", "SendAgain", "GradNorm", "StageModel"),
+    *("PushPart", "PartMean", "Hold", "Held", "Meet"),
+)
+"""The same for pipelines, and for replicas that run free."""
+
 
 class Fault(Value):
     """The nth time `where` comes up, `action` happens."""
@@ -70,10 +77,11 @@ class Fault(Value):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        known = POINTS if self.action in ("kill", "suspect") else MESSAGES
+        is_of_process = self.action in ("kill", "suspect")
+        known = (*POINTS, *MESH_POINTS) if is_of_process else (*MESSAGES, *MESH_MESSAGES)
         if self.where not in known:
             raise ValueError(f"{self.action} cannot happen at {self.where!r}; known: {', '.join(known)}")
-        if self.action == "suspect" and not self.where.startswith("worker."):
+        if self.action == "suspect" and not self.where.startswith(("worker.", "stage.")):
             raise ValueError(f"only workers can be suspected, not {self.where!r}")
         return self
 
@@ -97,14 +105,17 @@ class Injector:
         return None
 
 
-def random_faults(seed: int, count: int, horizon: int) -> tuple[Fault, ...]:
-    """Return `count` faults spread over the first `horizon` occurrences of points and messages."""
+def random_faults(seed: int, count: int, horizon: int, *, in_mesh: bool = False) -> tuple[Fault, ...]:
+    """Return `count` faults spread over the first `horizon` occurrences of points and messages; with `in_mesh` those of
+    pipelines and of replicas that run free among them.
+    """
     generator = random.Random(f"faults/{seed}")
+    points, messages = (*POINTS, *MESH_POINTS * in_mesh), (*MESSAGES, *MESH_MESSAGES * in_mesh)
     faults = []
     for _ in range(count):
         action: Action = generator.choice(("kill", "kill", "suspect", "drop", "duplicate", "delay", "reorder"))
-        worker_points = tuple(point for point in POINTS if point.startswith("worker."))
-        places = {"kill": POINTS, "suspect": worker_points}.get(action, MESSAGES)
+        worker_points = tuple(point for point in points if point.startswith(("worker.", "stage.")))
+        places = {"kill": points, "suspect": worker_points}.get(action, messages)
         delay_s = round(generator.choice((0.02, 0.1, 0.5, 2.0)) * generator.uniform(0.5, 1.5), 3)
         faults.append(
             Fault(action=action, where=generator.choice(places), nth=generator.randint(1, horizon), delay_s=delay_s)

@@ -254,7 +254,12 @@ class SimHost(Host):
         step = core.step
 
         def compute() -> None:
-            if self.cores.get(core.address) is core and core.phase is Phase.READY and core.step == step:
+            if (
+                self.cores.get(core.address) is core
+                and core.phase is Phase.READY
+                and core.step == step
+                and core.is_ready()
+            ):
                 self.act(core, core.work)
 
         self.after(self._pace.duration_s(self.spec.seed, core.id, step), compute)

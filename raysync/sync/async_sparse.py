@@ -63,25 +63,18 @@ class AsyncSparse(Strategy):
 
     @model_validator(mode="after")
     def _stable(self) -> Self:
-        flights = self.staleness_bound // self.num_parts
-        limit = stability_limit(flights)
+        tau, count = self.staleness_bound, self.num_parts
         beta = {"ema": self.ema_beta, "delta_rule": 0.0, "overwrite": 1.0}[self.landing]
-        if 1 - beta < limit:
+        if _is_stable(tau, count, beta):
             return self
-        parts = next(
-            c for c in range(self.num_parts, self.staleness_bound + 2) if _is_stable(self.staleness_bound, c, beta)
-        )
-        bound = next(t for t in range(self.staleness_bound, -1, -1) if _is_stable(t, self.num_parts, beta))
+        limit = stability_limit(tau // count)
+        parts = next(c for c in range(count, tau + 2) if _is_stable(tau, c, beta))
+        bound = next(t for t in range(tau, -1, -1) if _is_stable(t, count, beta))
+        slower = f", or ema_beta: {math.floor((1 - limit) * 100) / 100 + 0.01:.2f}" if self.landing == "ema" else ""
         raise ValueError(
-            f"sparse_fraction={self.sparse_fraction} ({self.num_parts} parts) with staleness_bound={self.staleness_bound} "
-            f"puts {flights} flights of a weight in the air at once; that diverges unless ema_beta > {1 - limit:.3f} "
-            f"(here {0.0 if self.landing == 'delta_rule' else self.ema_beta}). Nearest that hold: "
-            f"sparse_fraction: {math.floor(1e4 / parts) / 1e4 if parts > 1 else 1}, or staleness_bound: {bound}"
-            + (
-                f", or ema_beta: {math.ceil((1 - limit) * 100 + 1e-9) / 100 + 0.01:.2f}"
-                if self.landing == "ema"
-                else ""
-            )
+            f"sparse_fraction={self.sparse_fraction} ({count} parts) with staleness_bound={tau} puts "
+            f"{tau // count} flights of a weight in the air at once, which diverges unless ema_beta > {1 - limit:.3f} (here {beta}). "
+            f"Nearest that hold: sparse_fraction: {math.floor(1e4 / parts) / 1e4:g}, or staleness_bound: {bound}{slower}"
         )
 
 

@@ -124,12 +124,13 @@ def _at(addresses: tuple[Address, ...] | None, stage: int) -> tuple[Address, ...
 # What the messages of all stages come to, in the order of the stages
 
 
-def _join(joins: Sequence[m.Join]) -> m.Join | None:
-    """Nothing as long as some have not heard that the pipeline was taken for dead."""
-    if len({join.ticket for join in joins}) > 1:
-        return msgspec.structs.replace(joins[0], ticket=min(join.ticket for join in joins))
+def _join(joins: Sequence[m.Join]) -> m.Join:
+    """With the lowest ticket: those who have not heard that the pipeline was taken for dead are to ask again."""
     return msgspec.structs.replace(
-        joins[0], num_elements=sum(join.num_elements for join in joins), step=max(join.step for join in joins)
+        joins[0],
+        num_elements=sum(join.num_elements for join in joins),
+        step=max(join.step for join in joins),
+        ticket=min(join.ticket for join in joins),
     )
 
 

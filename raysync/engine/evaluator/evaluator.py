@@ -55,7 +55,8 @@ class Evaluator:
             self._parts = {step: parts for step, parts in self._parts.items() if step > message.step - _KEPT_STEPS}
             parts = self._parts.setdefault(message.step, {})
             parts[message.sender] = message
-            if len(parts) == message.replicas * self.spec.scale.stages:
+            senders = [sender.stage for sender in parts]
+            if all(senders.count(stage) >= message.replicas for stage in range(self.spec.scale.stages)):
                 self._waiting = self._parts.pop(message.step)
                 self._newest = message.step
         return []

@@ -188,8 +188,10 @@ class Member:
         return [*self.retry(), *self._act()]
 
     def _heed(self, hold: m.Hold) -> Effects:
-        self._hold = hold.number
-        return self._tell_where()
+        """Answer a call; asked again while it waits for something else, a member asks for that again, too."""
+        is_again, self._hold = hold.number == self._hold, hold.number
+        is_waiting = self.phase not in (Phase.READY, Phase.DECIDING)
+        return self.retry() if is_again and is_waiting else self._tell_where()
 
     def _tell_where(self) -> Effects:
         """Tell the coordinator at which step this member is, if it has asked and the member trains."""
