@@ -24,6 +24,8 @@ class Network(Value):
     """Hosts with a bandwidth of their own, for example {"worker/0": 10e6}."""
     hosts: dict[str, str] = Field(default_factory=dict)
     """Cores that share a host, for example {"shard/0": "worker/0"}; messages inside a host take no time."""
+    latencies_s: dict[str, float] = Field(default_factory=dict)
+    """Hosts that are further from all others, for example {"server": 0.05}."""
 
 
 class Pace(Value):
@@ -79,8 +81,10 @@ class Wires:
             return now_s
         start_s = max(now_s, self._out_free_s.get(source, 0.0))
         sent_s = start_s + 8 * size_bytes / min(self._bandwidth(source), 1e6 * (limit_mbit or math.inf))
-        begin_s = max(start_s + self._network.latency_s, self._in_free_s.get(target, 0.0))
-        arrival_s = max(sent_s + self._network.latency_s, begin_s + 8 * size_bytes / self._bandwidth(target))
+        far = self._network.latencies_s
+        latency_s = max(self._network.latency_s, far.get(source, 0.0), far.get(target, 0.0))
+        begin_s = max(start_s + latency_s, self._in_free_s.get(target, 0.0))
+        arrival_s = max(sent_s + latency_s, begin_s + 8 * size_bytes / self._bandwidth(target))
         self._out_free_s[source], self._in_free_s[target] = sent_s, arrival_s
         return arrival_s
 

@@ -72,9 +72,10 @@ class AsyncSparse(Strategy):
         bound = next(t for t in range(tau, -1, -1) if _is_stable(t, count, beta))
         slower = f", or ema_beta: {math.floor((1 - limit) * 100) / 100 + 0.01:.2f}" if self.landing == "ema" else ""
         raise ValueError(
-            f"sparse_fraction={self.sparse_fraction} ({count} parts) with staleness_bound={tau} puts "
-            f"{tau // count} flights of a weight in the air at once, which diverges unless ema_beta > {1 - limit:.3f} (here {beta}). "
-            f"Nearest that hold: sparse_fraction: {math.floor(1e4 / parts) / 1e4:g}, or staleness_bound: {bound}{slower}"
+            f"sparse_fraction={self.sparse_fraction} ({count} parts) with staleness_bound={tau} puts {tau // count} "
+            f"flights of a weight in the air at once, which diverges unless ema_beta > {1 - limit:.3f} "
+            f"(here {beta}). Nearest that hold: sparse_fraction: {math.floor(1e4 / parts) / 1e4:g}, or "
+            f"staleness_bound: {bound}{slower}"
         )
 
 

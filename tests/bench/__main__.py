@@ -18,6 +18,7 @@ BENCHES = (
     "throughput",
     "startup",
     "memory",
+    "mesh",
     "service",
     "stalling",
     "live_jobs",

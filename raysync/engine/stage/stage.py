@@ -16,6 +16,7 @@ import numpy as np
 
 from raysync.address import COORDINATOR, Address
 from raysync.compress import verbatim
+from raysync.control.view import View
 from raysync.engine import messages as m
 from raysync.engine.effects import Effects, KeepModel, Send
 from raysync.engine.member import Member, Phase
@@ -289,6 +290,15 @@ class Stage(Member):
         return [msgspec.structs.replace(report, view=self.view.number) for report in self._reports[-1:]]
 
     # Beginning and breaking off
+
+    def _on_view(self, view: View) -> Effects:
+        """A pipeline that loses a stage after the last step, before its model is saved, joins again as a whole."""
+        if self.phase is Phase.PARTING and view.number > self.view.number and self.address not in view.here:
+            self._models, self._saves = {}, False
+            self._data_views.add(view)
+            self._enter(Phase.JOINING)
+            return self.retry()
+        return super()._on_view(view)
 
     def _begins(self) -> None:
         distance = self._last + 1 if self.schedule.is_asynchronous else 1
