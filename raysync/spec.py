@@ -276,12 +276,15 @@ class JobSpec(Value):
 
     @property
     def decision_lead(self) -> int:
-        """How many steps a decision may run ahead of the reports it rests on: none, one, or as many as there are stages
-        where those of a pipeline are at different steps at a time.
+        """How many steps a decision may run ahead of the reports it rests on: none, or one and as many as the last stage
+        of a pipeline is ahead of the first.
         """
-        if not self.strategy.needs.decides_ahead:
-            return 0
-        return self.scale.stages if self.schedule is not None and self.schedule.is_asynchronous else 1
+        return 1 + self.stage_lead if self.strategy.needs.decides_ahead else 0
+
+    @property
+    def stage_lead(self) -> int:
+        """By how many steps the last stage of a pipeline may be ahead of the first."""
+        return 0 if self.schedule is None else self.schedule.delay(0, self.scale.stages)
 
     @property
     def server_optimizer(self) -> AnyOptimizer:

@@ -1,7 +1,8 @@
 """`async_one_f_one_b`: one forward, one backward pass, one step, without end: no stage ever waits for a batch to drain.
 
 A microbatch is a worker's whole batch. Its gradient on stage s is of weights P - 1 - s steps old, which the stage has
-kept (PipeDream's stash of P - s versions); the optimizer `lookahead` makes up for the delay.
+kept (PipeDream's stash of P - s versions); the optimizer `lookahead` makes up for the delay. A line with a latency of L
+keeps two microbatches per round trip 2 L waiting between the last two stages; `slack` lets more of them travel at once.
 """
 
 from __future__ import annotations
@@ -28,11 +29,16 @@ class AsyncOneFOneB(Schedule):
     correct_lr_steps: int | None = Field(default=None, ge=1)
     """Divide a stage's rate by its delay at first, and by less and less over so many steps (PipeMare's first rule)."""
 
+    slack: int = Field(default=0, ge=0, le=16)
+    """How many more microbatches each stage lets go ahead of the next one: they hide the latency of the line between the
+    two, and each is a step more of delay on every stage before it.
+    """
+
     def order(self, stage: int, stages: int, count: int | None) -> Iterator[Op]:
         return alternate(self.delay(stage, stages), count, steps_each=True)
 
     def delay(self, stage: int, stages: int) -> int:
-        return stages - 1 - stage
+        return (stages - 1 - stage) * (1 + self.slack)
 
     def lr_factor(self, stage: int, stages: int, step: int) -> float:
         delay = self.delay(stage, stages)

@@ -45,7 +45,7 @@ class Coordinator:
         """Whether it must be told to `Begin` before its first decision."""
         self._num_first = spec.scale.workers
         """How many workers the first view waits for."""
-        self._pipelines = Pipelines(spec.scale.stages)
+        self._pipelines = Pipelines(spec.scale.stages, spec.stage_lead)
         self.board = KnobBoard(spec)
         self.membership = Membership(tuple(shard(slot) for slot in range(spec.scale.shards)))
         self.ending = Ending()

@@ -26,8 +26,8 @@ _IN_STAGES = (Role.STAGE, Role.SHARD)
 class Pipelines:
     """Gathers and spreads; holds only what has not come from all stages yet, or may be asked for again."""
 
-    def __init__(self, stages: int) -> None:
-        self._stages = stages
+    def __init__(self, stages: int, lead: int) -> None:
+        self._stages, self._lead = stages, lead
         self._heard: dict[tuple[Address, type[m.Message]], dict[int, m.Message]] = {}
         """By first stage and kind: the last message of each stage."""
         self._reports: dict[Address, dict[int, dict[int, m.Report]]] = {}
@@ -78,7 +78,7 @@ class Pipelines:
         steps = self._reports.setdefault(report.sender.at(0), {})
         found = steps.setdefault(report.step, {})
         found[report.sender.stage] = report
-        for old in [step for step in steps if step < report.step - 2 * self._stages - 2]:
+        for old in [step for step in steps if step < report.step - 2 * self._lead - 4]:
             del steps[old]
         if len(found) < self._stages:
             return None

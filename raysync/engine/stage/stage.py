@@ -68,7 +68,7 @@ class Stage(Member):
         self.passes = Passes(replica, workload, device, is_first=is_first, is_last=is_last)
         self.passes.repeats = schedule.is_asynchronous and not is_last
         if schedule.is_asynchronous and getattr(schedule, "stash", True):
-            self.passes.stash = Stash(replica, spec.scale.stages - address.stage)
+            self.passes.stash = Stash(replica, schedule.delay(address.stage, spec.scale.stages) + 1)
         self._showing = Showing(address, spec, self.trainer, self.shared)
         self._parts: dict[int, tuple[Part, ...]] = {}
         """By step: its microbatches, on the first stage."""
@@ -301,7 +301,7 @@ class Stage(Member):
         return super()._on_view(view)
 
     def _begins(self) -> None:
-        distance = self._last + 1 if self.schedule.is_asynchronous else 1
+        distance = 1 + self.schedule.delay(0, self._last + 1)
         self.parcels.over(self.step - distance)
         if not self.schedule.is_asynchronous:
             self._line.forget()
