@@ -276,8 +276,8 @@ class JobSpec(Value):
 
     @property
     def decision_lead(self) -> int:
-        """How many steps a decision may run ahead of the reports it rests on: none, or one and as many as the last stage
-        of a pipeline is ahead of the first.
+        """How many steps a decision may run ahead of the reports it rests on: none, or one and as many as the last
+        stage of a pipeline is ahead of the first.
         """
         return 1 + self.stage_lead if self.strategy.needs.decides_ahead else 0
 

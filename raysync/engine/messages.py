@@ -347,6 +347,8 @@ class State(Message, frozen=True):
     payload: bytes
     applied_round: int
     """The last round to which the asking worker contributed, -1 for none."""
+    part_rounds: dict[int, int] = {}
+    """Where parts are averaged between rounds: the last mean of each part that is in it already."""
 
 
 class Update(Message, frozen=True):

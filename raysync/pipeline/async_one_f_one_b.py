@@ -30,8 +30,8 @@ class AsyncOneFOneB(Schedule):
     """Divide a stage's rate by its delay at first, and by less and less over so many steps (PipeMare's first rule)."""
 
     slack: int = Field(default=0, ge=0, le=16)
-    """How many more microbatches each stage lets go ahead of the next one: they hide the latency of the line between the
-    two, and each is a step more of delay on every stage before it.
+    """How many more microbatches each stage lets go ahead of the next one: they hide the latency of the line between
+    the two, and each is a step more of delay on every stage before it.
     """
 
     def order(self, stage: int, stages: int, count: int | None) -> Iterator[Op]:

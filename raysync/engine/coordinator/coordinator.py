@@ -93,7 +93,10 @@ class Coordinator:
         """Take in a message and return what to say to whom."""
         self.books.begin(now_s)
         gathered = self._pipelines.gather(message)
-        effects = [] if gathered is None else self._pipelines.spread(self._handle(gathered, now_s))
+        if gathered is None:
+            effects = self._pipelines.astray(message, self.view)
+        else:
+            effects = self._pipelines.spread(self._handle(gathered, now_s))
         if isinstance(message, m.Died):
             effects += self._pipelines.survivors(message.who, self.view)
         return effects

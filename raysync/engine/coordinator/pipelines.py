@@ -97,6 +97,12 @@ class Pipelines:
             return [effect]
         return [Send(effect.to.at(stage), told(effect.message, stage)) for stage in range(self._stages)]
 
+    def astray(self, message: m.Message, view: View) -> Effects:
+        """Return the present view for a stage that speaks alone: its pipeline was broken, and it has not heard so."""
+        if not isinstance(message, m.Report | m.Farewell | m.Held) or message.sender.at(0) in view.here:
+            return []
+        return [Send(message.sender, m.NewView(view=view.at_stage(message.sender.stage)))]
+
     def survivors(self, dead: Address, view: View) -> Effects:
         """Return the present view for the other stages of a pipeline that has lost one: they wait in vain."""
         others = [stage for stage in range(self._stages) if stage != dead.stage]

@@ -324,6 +324,8 @@ class Member:
         if decision is not None and self.phase is Phase.SYNCING and state.round < decision.round:
             return []
         self.shared.load(state)
+        if self.free_run is not None:
+            self.free_run.parts.loaded(state.block, state.part_rounds)
         if self.phase is Phase.SYNCING:
             return self._block_done(state.block)
         self.round.waiting.discard(state.block)
@@ -361,6 +363,8 @@ class Member:
         if not decision.sync:
             return self._finish_step()
         self.trainer.round_begins()
+        if self.free_run is not None:
+            self.free_run.parts.met()
         self._enter(Phase.SYNCING, range(len(self.shared.blocks)))
         # A worker that contributes nothing is sent the result all the same; it asks only if that is lost.
         effects = self.retry() if self.round.pushes_first else self._push(self.round.waiting)
@@ -386,8 +390,6 @@ class Member:
         self.round.over(decision.round)
         self.trainer.round_ends()
         resets = self.spec.inner_state == "reset"
-        if self.free_run is not None:
-            self.free_run.parts.met()
         self._exchange.closed(self.replica, self.shared, self._lr(), decision.payload_kind, resets)
         self._probe("worker.synced")
         return self._finish_step()

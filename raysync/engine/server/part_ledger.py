@@ -43,6 +43,11 @@ class PartLedger:
         self._newest: dict[int, int] = {}
         """By part: the last round that has closed."""
 
+    @property
+    def newest(self) -> dict[int, int]:
+        """By part: the last round that has closed since all replicas were the same."""
+        return dict(self._newest)
+
     def retune(self, spec: JobSpec) -> None:
         """Go on with knobs as they are now: replicas have met for that, so no round is open."""
         before, now = self._strategy, spec.strategy

@@ -15,7 +15,7 @@ from raysync.blocks import Content
 from raysync.control.view import NO_VIEW, View
 from raysync.engine import messages as m
 from raysync.engine.checkpoints import Contribution
-from raysync.engine.effects import Effects, Send
+from raysync.engine.effects import Effect, Effects, Send
 from raysync.engine.exchange import exchange_of
 from raysync.engine.pacing import pacing_of
 from raysync.engine.ports import Probe, no_probe
@@ -109,6 +109,18 @@ class Shard:
             return []
         if message.view < self.view.number or message.sender not in self.view.here:
             return [Send(message.sender, m.NewView(view=self.view))]
+        return [self._with_parts(effect) for effect in self._answer(message)]
+
+    def _with_parts(self, effect: Effect) -> Effect:
+        """Have a block's values say which means of its parts are in them."""
+        if not isinstance(effect, Send) or not isinstance(effect.message, m.State):
+            return effect
+        parts = self._parts.get(effect.message.block)
+        if parts is None:
+            return effect
+        return Send(effect.to, msgspec.structs.replace(effect.message, part_rounds=parts.newest))
+
+    def _answer(self, message: m.FromWorker) -> Effects:
         ledger = self.ledgers.get(message.block)
         if ledger is None:
             ledger = self._new_ledger(message.block)

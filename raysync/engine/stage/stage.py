@@ -78,6 +78,7 @@ class Stage(Member):
         """By step: the loss so far, on the last stage."""
         self._squares: dict[int, dict[int, float]] = {}
         """By step and stage: the squared norm of its gradient, where the whole model's is bounded."""
+        self._own_squares: dict[int, float] = {}
         self._models: dict[int, bytes] = {}
         """By stage: its final parameters, on the first stage of the pipeline that saves the model."""
         self._saves = False
@@ -124,9 +125,7 @@ class Stage(Member):
                 found = self.parcels.again(message) if message.life == self._ticket else None
                 return [] if found is None else [Send(message.sender, found)]
             case m.GradNorm():
-                if message.life == self._ticket:
-                    self._squares.setdefault(message.step, {})[message.sender.stage] = message.square
-                return []
+                return self._on_norm(message) if message.life == self._ticket else []
             case m.StageModel():
                 self._models[message.sender.stage] = message.payload
                 return self._save_if_whole()
@@ -250,9 +249,20 @@ class Stage(Member):
         """Tell all other stages how long this one's gradient is."""
         square = self.replica.grad_sq()
         self._squares.setdefault(step, {})[self.address.stage] = square
+        self._own_squares = {step: square, **{old: found for old, found in self._own_squares.items() if old > step - 4}}
         others = [self.address.at(stage) for stage in range(self._last + 1) if stage != self.address.stage]
         told = m.GradNorm(sender=self.address, life=self._ticket, step=step, square=square)
         return [Send(other, told) for other in others]
+
+    def _on_norm(self, told: m.GradNorm) -> Effects:
+        """Keep another stage's norm; one that still waits at a step that is over here has missed this stage's."""
+        if told.step >= self.step:
+            self._squares.setdefault(told.step, {})[told.sender.stage] = told.square
+            return []
+        own = self._own_squares.get(told.step)
+        if own is None:
+            return []
+        return [Send(told.sender, m.GradNorm(sender=self.address, life=self._ticket, step=told.step, square=own))]
 
     def _clip(self, step: int) -> None:
         limit = self.schedule.clip_norm

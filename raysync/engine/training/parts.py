@@ -6,7 +6,7 @@ codec left out is part of the next difference: nothing has to be made up for. `v
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -130,8 +130,9 @@ class Parts:
         assert isinstance(strategy, AsyncSparse)
         number, where = self._part(spec, round, block)
         visible, flat = self._shared.visible, self._replica.flat
-        visible[where] += decode(told.payload, len(where))
-        self._bases[block.index, number] = round
+        if round > self._bases.get((block.index, number), -1):
+            visible[where] += decode(told.payload, len(where))
+            self._bases[block.index, number] = round
         delay = step - round
         if delay > strategy.staleness_bound or not flight.payload:
             return Landed(delay, True)
@@ -164,6 +165,10 @@ class Parts:
     def _load_moments(self, where: Tensor, values: Tensor) -> None:
         for moment, found in zip(self._replica.shared_moments, values.view(-1, len(where)), strict=True):
             moment[where] = found
+
+    def loaded(self, block: int, part_rounds: Mapping[int, int]) -> None:
+        """The block's visible values were replaced: these means are in them already."""
+        self._bases |= {(block, part): round for part, round in part_rounds.items()}
 
     def met(self) -> None:
         """All replicas are the same now, and what was in the air has landed."""
