@@ -19,6 +19,7 @@ KNOB_FIELDS = {
     "staleness_bound": "strategy.staleness_bound",
     "sync_every": "strategy.sync_every",
     "sparse_fraction": "strategy.sparse_fraction",
+    "ema_beta": "strategy.ema_beta",
     "push_ratio": "compression.push.ratio",
     "pull_ratio": "compression.pull.ratio",
     "lr": "optimizer.lr",

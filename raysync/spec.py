@@ -306,14 +306,6 @@ def parse_spec(data: object) -> JobSpec:
         raise SpecError(tuple(describe(data, detail) for detail in error.errors())) from error
 
 
-def check_runnable(spec: JobSpec) -> None:
-    """Refuse what is specified but not run yet."""
-    if not spec.strategy.runs:
-        raise SpecError(
-            (FieldProblem("strategy.kind", spec.strategy.kind, "it is not run yet; choose another strategy"),)
-        )
-
-
 def read_spec(path: str | Path) -> JobSpec:
     """Return the job a YAML or JSON file describes."""
     try:

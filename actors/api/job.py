@@ -24,7 +24,7 @@ from raysync.errors import CheckpointError, NotRunning
 from raysync.events import Event
 from raysync.knobs import Knobs
 from raysync.ports import JobStatus
-from raysync.spec import JobSpec, check_runnable
+from raysync.spec import JobSpec
 
 _ANSWER_S = 90.0
 _STEERABLE = (JobState.RUNNING, JobState.PAUSED, JobState.RESIZING)
@@ -187,7 +187,6 @@ def check_order(
     spec: JobSpec, storage_path: str, runtime_env: dict[str, Any] | None = None, resume_from: str | None = None
 ) -> None:
     """Raise whatever can be told without a Ray to be wrong with a job that is about to be submitted."""
-    check_runnable(spec)
     check_environment(dict(runtime_env or {}))
     if resume_from is not None:
         check_resumable(spec, resume_from)

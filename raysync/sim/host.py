@@ -25,7 +25,7 @@ from raysync.sim.clock import Clock
 from raysync.sim.faults import Fault, Injector
 from raysync.sim.ledger import SimLedger
 from raysync.sim.network import Network, Pace, Wires
-from raysync.spec import JobSpec, check_runnable
+from raysync.spec import JobSpec
 from raysync.tasks.workload import Workload
 
 _MESSAGE_BYTES = 96
@@ -59,7 +59,6 @@ class SimHost(Host):
         on_send: Callable[[Address, Send], None] | None = None,
         max_time_s: float = 1e7,
     ) -> None:
-        check_runnable(spec)
         self.spec = spec
         self.workload = workload or Workload(spec.task.build())
         self._pace, self._wires = pace or Pace(), Wires(network or Network())

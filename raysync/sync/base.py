@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from raysync.address import Address
 from raysync.optim import SGD, AnyOptimizer
@@ -80,8 +80,6 @@ class Strategy(Value):
     """The family of strategies. A member is its configuration plus `decide`."""
 
     kind: str
-    runs: ClassVar[bool] = True
-    """Whether the engine runs it, or only checks it so far."""
 
     @property
     def needs(self) -> Needs:

@@ -33,7 +33,7 @@ def components(
     for name, members in families.items():
         typer.secho(name, bold=True)
         for member in members:
-            typer.echo(f"  {member.kind:<18} {member.summary}{'' if member.runs else ' (not run yet)'}")
+            typer.echo(f"  {member.kind:<18} {member.summary}")
             if fields := _fields(member.schema_):
                 typer.secho(f"  {'':<18} {fields}", dim=True)
 

@@ -36,7 +36,6 @@ class Component(BaseModel):
 
     kind: str
     summary: str = Field(description="what it is, in a sentence")
-    runs: bool = Field(default=True, description="false for what is checked but not run yet")
     schema_: dict[str, Any] = Field(alias="schema", description="its fields, as JSON Schema")
 
 
@@ -75,7 +74,7 @@ def catalogue() -> Catalogue:
     families = {name: [_component(member) for member in _members(union)] for name, union in _FAMILIES.items()}
     return Catalogue(
         families=families,
-        knobs={**_knobs(families), "pause": "holds all workers at the next decision"},
+        knobs={**KNOB_FIELDS, "pause": "holds all workers at the next decision"},
         metrics=[_metric(metric) for metric in TOLD],
         events=[_event(body) for body in BY_KIND.values()],
     )
@@ -97,18 +96,6 @@ def _metric(metric: Metric) -> MetricPublic:
     )
 
 
-def _knobs(families: dict[str, list[Component]]) -> dict[str, str]:
-    """Return the knobs that some job that runs has."""
-    idle = [member.schema_["properties"] for member in families["strategies"] if not member.runs]
-    busy = [member.schema_["properties"] for member in families["strategies"] if member.runs]
-
-    def is_turned(path: str) -> bool:
-        field = path.removeprefix("strategy.")
-        return any(field in fields for fields in busy) or not any(field in fields for fields in idle)
-
-    return {name: path for name, path in KNOB_FIELDS.items() if is_turned(path)}
-
-
 def _members(union: Any) -> list[type[BaseModel]]:
     """Return the models of a union, annotated or not."""
     if isinstance(union, type):
@@ -121,8 +108,8 @@ def _is_model(part: Any) -> bool:
 
 
 def _component(member: type[BaseModel]) -> Component:
-    kind, runs = str(member.model_fields["kind"].default), bool(getattr(member, "runs", True))
-    return Component(kind=kind, summary=_summary(member), runs=runs, schema=member.model_json_schema())
+    kind = str(member.model_fields["kind"].default)
+    return Component(kind=kind, summary=_summary(member), schema=member.model_json_schema())
 
 
 def _summary(member: type[Any]) -> str:

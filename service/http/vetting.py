@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from raysync.errors import FieldProblem, SpecError
-from raysync.spec import JobSpec, check_runnable
+from raysync.spec import JobSpec
 from service.errors import BadRequest, UserCodeRefused
 from service.http.schemas import JobCreate
 from service.settings import Settings
@@ -15,7 +15,6 @@ from service.settings import Settings
 
 def vetted(job: JobCreate, settings: Settings) -> JobSpec:
     """Return the job as it may run, its paths resolved; raise for what cannot or may not run here."""
-    check_runnable(job.spec)
     check_code(job, settings)
     return confined(job.spec, settings.data_root)
 

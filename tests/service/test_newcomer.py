@@ -102,32 +102,14 @@ def test_an_end_the_service_tells_itself_is_not_before_what_the_job_told(tmp_pat
     assert all(before <= after for before, after in pairwise(times)), times
 
 
-def test_components_tell_whole_sentences_and_what_does_not_run() -> None:
+def test_components_tell_whole_sentences() -> None:
     found = catalogue()
     members = [member for family in found.families.values() for member in family]
     assert [member.kind for member in members if not member.summary.endswith((".", "QSR."))] == []
-    assert {member.kind for member in members if not member.runs} == {
-        "async_sparse",
-    }
-    assert "sparse_fraction" not in found.knobs
-    assert {"delta", "lr", "workers", "pause"} <= found.knobs.keys()
+    assert {"delta", "ema_beta", "lr", "sparse_fraction", "workers", "pause"} <= found.knobs.keys()
     told = CliRunner().invoke(app, ["components"], env={"RAYSYNC_DATA": "/nonexistent"}).output
     assert "so any one can call a synchronisation." in told
-    assert "async_sparse       Asynchronous sparse averaging; runs with the pipeline stages. (not run yet)" in told
-
-
-def test_what_is_listed_as_run_is_what_a_job_may_use() -> None:
-    from raysync.errors import SpecError
-    from raysync.spec import check_runnable
-
-    for member in catalogue().families["strategies"]:
-        spec = parse_spec({"task": {"kind": "digits"}, "strategy": {"kind": member.kind}})
-        try:
-            check_runnable(spec)
-        except SpecError:
-            assert not member.runs
-        else:
-            assert member.runs
+    assert "async_sparse       Asynchronous sparse averaging: no replica waits for another." in told
 
 
 def cli(server: Server, *arguments: str) -> Any:

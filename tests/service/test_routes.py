@@ -116,9 +116,11 @@ def test_a_wrong_specification_names_the_field(world: World) -> None:
     assert answer.json()["errors"] == [
         {"field": "spec.strategy.dleta", "message": "there is no such field; did you mean 'delta'?"}
     ]
-    answer = world.call("POST", "/api/v1/jobs", json={"spec": {**SPEC, "strategy": {"kind": "async_sparse"}}})
-    assert answer.json()["type"] == "urn:raysync:invalid-specification"
-    assert answer.json()["errors"][0]["field"] == "spec.strategy.kind"
+    late = {"kind": "async_sparse", "sparse_fraction": 0.34}
+    answer = world.call("POST", "/api/v1/jobs", json={"spec": {**SPEC, "strategy": late}})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"].startswith("spec.strategy")
+    assert "3 flights of a weight in the air at once" in answer.json()["errors"][0]["message"]
     answer = world.call("POST", "/api/v1/jobs", json={"spec": {**SPEC, "seed": "7"}})
     assert answer.json()["errors"][0]["field"] == "spec.seed", "a string is no number"
 

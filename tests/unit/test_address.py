@@ -31,7 +31,8 @@ def test_text_and_address_say_the_same(text: str) -> None:
     assert str(address) == text
     assert Address.parse(text) == address
     assert Address.parse(str(address)).role is address.role
-    assert address.spoken == text.replace("/", " ")
+    if address.role is not Role.STAGE:
+        assert address.spoken == text.replace("/", " ")
 
 
 def test_the_short_names_are_the_addresses_of_stage_zero() -> None:

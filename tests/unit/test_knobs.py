@@ -27,7 +27,7 @@ def _job(**changes: Any) -> JobSpec:
         ({"kind": "ssp"}, {"staleness_bound"}),
         ({"kind": "local_sgd"}, {"sync_every"}),
         ({"kind": "fedavg"}, {"sync_every"}),
-        ({"kind": "async_sparse"}, {"sparse_fraction"}),
+        ({"kind": "async_sparse"}, {"ema_beta", "sparse_fraction", "staleness_bound"}),
     ],
 )
 def test_job_has_the_knobs_of_its_strategy(strategy: dict[str, Any], knobs: set[str]) -> None:
