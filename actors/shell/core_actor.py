@@ -211,6 +211,8 @@ class CoreActor:
         self._hosted.set()
         if not self._halted:
             self._host.run()
+        for seat in seats.values():
+            seat.ended()
         self._outcome = Outcome("gone" if seats[self.name].core.done else "stopped")
         self._host.flush(_LAST_WORDS_S)
 

@@ -44,5 +44,8 @@ class Seat:
     def note(self, event: Event) -> None:
         """Take in an event of the core's."""
 
+    def ended(self) -> None:
+        """The core acts no more."""
+
     def acted(self) -> None:
         """The core has acted, and what it said has left."""

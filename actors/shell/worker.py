@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from actors.shell.shard import shard_seat
 from actors.shell.stopwatch import Stopwatch
 from actors.storage.folder import MODEL, Folder, checkpoint_name, model_names, write_tensors
 from actors.storage.retry import LONG_S, SHORT_S, patiently
+from actors.storage.spans import write_spans
 from raysync.address import Address, Role
 from raysync.control.roles import ROLES, found
 from raysync.engine.effects import Effects, KeepPart
@@ -82,6 +84,12 @@ class WorkerSeat(Seat):
             return None
         return (time.process_time() - self._first_cpu_s) / max(1e-3, time.time() - self.first_step_s)
 
+    def ended(self) -> None:
+        """Keep what a stage did for `raysync run --trace`; without it the job is none the worse."""
+        if self.trace:
+            with contextlib.suppress(OSError):
+                write_spans(self._job_folder, self.core.address, self.trace)
+
     def keep_part(self, part: KeepPart) -> None:
         """Write the member's part of a checkpoint, and the model, or its stage of it, for all if it leads."""
         super().keep_part(part)
@@ -123,9 +131,3 @@ class WorkerActor(CoreActor):
         seat = self._host and self._host.seat(self.name)
         told = {name: getattr(seat, name, None) for name in ("first_step_s", "busy_ratio")}
         return {**super().facts(), **told}
-
-    @ray.method(concurrency_group="control")
-    def trace(self) -> list[Traced]:
-        """Return what a stage did so far, and when."""
-        seat = self._host and self._host.seat(self.name)
-        return list(getattr(seat, "trace", None) or [])

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from actors.api.fit import fit
 from actors.storage.folder import Folder, read_manifest
+from actors.storage.spans import read_spans
 from raysync.control.resuming import continued, taken_of
 from raysync.events import Event
+from raysync.pipeline.trace import chrome_trace
 from raysync.spec import JobSpec
 from service.cli.progress import ProgressLine
+from service.cli.trace import draw
 
 
 def run_job(
@@ -26,6 +31,7 @@ def run_job(
     ship_code: bool,
     resume_from: str | None,
     emit: Callable[[dict[str, Any]], None] | None,
+    trace: bool = False,
 ) -> dict[str, Any]:
     """Run a job with a live line in the terminal, or hand its events to `emit`; return what it came to."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
@@ -57,7 +63,25 @@ def run_job(
         "model": f"{final.uri}/model.pt" if final.size("model.pt") is not None else None,
         "checkpoint": result.checkpoint_path,
         "runs": msgspec.to_builtins(result.runs),
+        **({"trace": save_trace(result.path, spec)} if trace else {}),
     }
+
+
+def save_trace(path: str, spec: JobSpec) -> str:
+    """Save what the stages of a job did, as JSON and as a picture; return where, or why not."""
+    if spec.scale.stages == 1:
+        return "a job without stages has no schedule to trace"
+    folder = Folder(path)
+    spans = read_spans(folder, spec)
+    if not spans:
+        return "no stage has ended and left its trace"
+    folder.write("trace.json", chrome_trace(spans).encode())
+    with tempfile.TemporaryDirectory() as place:
+        picture = Path(place) / "trace.png"
+        if not draw(spans, picture):
+            return f"{folder.uri}/trace.json (for trace.png: pip install matplotlib)"
+        folder.write("trace.png", picture.read_bytes())
+    return f"{folder.uri}/trace.png and trace.json"
 
 
 def spec_of_checkpoint(path: str) -> JobSpec:

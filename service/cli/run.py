@@ -48,6 +48,10 @@ def run(
         bool,
         typer.Option("--ship-code", help="Send this raysync to the nodes instead of using what is installed there."),
     ] = False,
+    trace: Annotated[
+        bool,
+        typer.Option("--trace", help="Save a pipeline's schedule as it ran: trace.json (Chrome, Perfetto), trace.png."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per event and the result as the last.")
     ] = False,
@@ -79,6 +83,7 @@ def run(
             ship_code=ship_code,
             resume_from=resume,
             emit=print_json if as_json else None,
+            trace=trace,
         )
     except RaysyncError as error:
         typer.echo(f"error: {error}", err=True)
@@ -114,5 +119,7 @@ def _tell(result: dict[str, Any], again: list[str], as_json: bool) -> None:
         typer.echo(f"model       {result['model']}")
     if result["checkpoint"]:
         typer.echo(f"checkpoint  {result['checkpoint']}")
+    if "trace" in result:
+        typer.echo(f"trace       {result['trace']}")
     if result["state"] != "SUCCEEDED" and result["checkpoint"]:
         typer.echo(f"go on with: raysync run {shlex.join(['--resume', result['checkpoint'], *again])}")
