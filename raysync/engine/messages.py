@@ -35,6 +35,8 @@ class Join(Message, frozen=True):
     """The first step this worker has not yet contributed to."""
     ticket: int = 0
     """How often this worker has been taken for dead, as it was told; the echo of a dead worker does not know."""
+    told: str = ""
+    """What whoever runs the job should know before it starts."""
 
 
 class Judgement(msgspec.Struct, frozen=True):

@@ -79,6 +79,10 @@ def test_synchronous_schedules_train_the_unsplit_model(schedule: str, stages: in
         evaluations(plain)[-1][1]["eval/loss"], abs=1e-5
     )
     assert simulation.saved_by == [0]
+    (cut,) = [event for event in simulation.ledger.events if event.kind == "notice"]
+    assert cut.step == 0
+    assert cut.data["text"].startswith(f"cut into {stages} stages: stage 0: layer")
+    assert "1,040 parameters, 57% of the cost" in cut.data["text"]
     assert {core.passes.delays[-1] for core in simulation.stages.values()} == {0}
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 import ray
 
 from actors import submit
@@ -40,6 +41,7 @@ def test_an_evaluator_judges_beside_the_training_and_is_started_again_when_it_di
     assert all(event.step % 20 == 0 for event in told[:-1]), "of the model of the step it names"
 
 
+@pytest.mark.matrix
 def test_a_limit_holds_what_actors_send_and_a_knob_lifts_it(storage: str) -> None:
     """A dense round carries 4.8 kB up and down for each of two workers: at 0.2 Mbit/s some 0.4 s, else next to nothing."""
     spec = digits(strategy={"kind": "bsp"}, transport={"limit_mbit": 0.2})

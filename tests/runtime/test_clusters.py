@@ -70,6 +70,7 @@ def test_a_job_spreads_over_nodes_started_from_the_command_line(
     assert Path(result["model"]).exists()
 
 
+@pytest.mark.matrix
 def test_without_the_token_a_cluster_does_not_let_anybody_in(
     cluster: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:

@@ -18,7 +18,15 @@ CODECS: dict[str, dict[str, Any]] = {
     "topk-int8": {"push": {"kind": "topk", "ratio": 0.2}, "pull": {"kind": "int8"}},
     "qsgd-fp16": {"push": {"kind": "qsgd", "levels": 100}, "pull": {"kind": "fp16"}},
 }
-VARIANTS = ("selsync-gradients", "selsync-divergence", "fedavg", "fedavg-half", "local_sgd", "diloco")
+VARIANTS = (
+    "selsync-gradients",
+    "selsync-divergence",
+    "fedavg",
+    "fedavg-half",
+    "local_sgd",
+    "diloco",
+    "selsync-overlap",
+)
 """What differs from its neighbours only in the cores, not on Ray: in the matrix."""
 DIGITS = {"kind": "digits", "hidden": [16]}
 

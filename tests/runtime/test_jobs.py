@@ -147,6 +147,7 @@ def test_a_dead_shard_sends_the_job_back_to_its_checkpoint(storage: str) -> None
     assert times == sorted(times), "one clock, though the coordinator went back"
 
 
+@pytest.mark.matrix
 def test_a_dead_shard_without_checkpoint_fails_the_job_and_says_so(storage: str) -> None:
     job = submit(digits(), storage_path=storage)
     status = wait_for(job, running)

@@ -27,6 +27,7 @@ class Books:
     def __init__(self, spec: JobSpec, on_metrics: Callable[[Mapping[str, float]], None]) -> None:
         self.metrics = StepMetrics(spec)
         self.knob_version = 0
+        self._noticed = ""
         self._log, self._on_metrics = EventLog(), on_metrics
         self._unsettled: list[Callable[[], None]] = []
         """What is still to be written."""
@@ -70,6 +71,12 @@ class Books:
             self._log.add(events.Notice(choice.notice), decision.step, decision.knobs.version)
 
     # At once
+
+    def noticed(self, text: str) -> None:
+        """Whoever runs the job should know this before its first step; said once."""
+        if text != self._noticed:
+            self._noticed = text
+            self._log.add(events.Notice(text), 0, self.knob_version)
 
     def turned(self, step: int, change: Turned) -> None:
         """Knobs are in force from a step on."""

@@ -255,6 +255,8 @@ class Coordinator:
 
     def _on_join(self, join: m.Join) -> Effects:
         effects = self.membership.ask_in(join)
+        if join.told and self.view.number == 0 and join.sender.index == 0:
+            self.books.noticed(join.told)
         if self.ending.is_decided and join.sender in self.membership.joining:
             return self.change_view(self.view.start_step, admitted=(join.sender,))
         return effects

@@ -128,6 +128,9 @@ class Member:
         """Let `look` see the state_dict of the model that is evaluated, and return what it returns."""
         raise NotImplementedError
 
+    _told = ""
+    """What whoever runs the job should know before it starts."""
+
     def _begins(self) -> None:
         """A step may be computed: the member has joined, or the last one is over."""
 
@@ -279,6 +282,7 @@ class Member:
                     num_elements=self.shared.num_elements,
                     step=self.step + 1 if self._computed else self.step,
                     ticket=self._ticket,
+                    told=self._told,
                 )
                 return [Send(COORDINATOR, join)]
             case Phase.FETCHING if self._welcome is not None:

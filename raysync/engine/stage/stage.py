@@ -84,8 +84,7 @@ class Stage(Member):
         self._saves = False
         self.dropped = 0
         """Microbatches that were in flight when their pipeline broke, or the job ended."""
-        if is_first:
-            self.note = self.cut.told
+        self._told = f"cut into {spec.scale.stages} stages: {self.cut.told}"
 
     # What the host calls
 
