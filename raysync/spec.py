@@ -255,7 +255,7 @@ class JobSpec(Value):
                 f"scale.stages={self.scale.stages}: `schedule` is needed for more than one stage, and only then"
             )
         schedule = self.schedule
-        if schedule is not None and schedule.is_asynchronous and self.strategy.needs.exchange == "gradient":
+        if schedule is not None and schedule.is_asynchronous and "gradient" in self.strategy.needs.exchange:
             raise ValueError(
                 f"strategy {self.strategy.kind!r} needs the gradient of the whole model at one set of weights; under "
                 f"{schedule.kind!r} every stage has another: choose gpipe or one_f_one_b, or a strategy that averages "

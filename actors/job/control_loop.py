@@ -127,7 +127,7 @@ class ControlLoop:
             return
         if self._executor.shortage is not None and time.monotonic() - self._looked_s > _PENDING_POLL_S:
             self._looked_s = time.monotonic()
-            self._executor.shortage = self._group.shortage(replica_of(self._spec, self._group.next_worker))
+            self._executor.look_again()
         for member in self._group.introduce():
             if (hello := member.hello) is not None:
                 where = (hello.node, hello.node_id, hello.pid)

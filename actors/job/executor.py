@@ -46,6 +46,8 @@ class Executor:
         self.shortage: str | None = None
         """Why the workers that are missing cannot be started now."""
         self._num_launched = self._num_renewed = 0
+        self._unplaced: tuple[Address, ...] = ()
+        """The stage that a pipeline lacks and that could not be started; empty if a whole replica could not."""
 
     def carry_out(self, action: Action) -> None:
         """Do one thing."""
@@ -54,8 +56,10 @@ class Executor:
             case Action(Act.LAUNCH):
                 self._launch()
             case Action(Act.ADD, None):
+                self._unplaced = ()
                 self.shortage = self._group.add_replica()
             case Action(Act.ADD, Address() as who):
+                self._unplaced = (who,)
                 self.shortage = self._group.add(who)
             case Action(Act.RETIRE, Address() as who):
                 self._steering.ask("tell", m.Leave(sender=who))
@@ -83,6 +87,11 @@ class Executor:
             return
         self.shortage = self._group.shortage(workers)
 
+    def look_again(self) -> None:
+        """See whether what could not be started fits now."""
+        lacking = self._unplaced or replica_of(self._spec, self._group.next_worker)
+        self.shortage = self._group.shortage(lacking)
+
     def newest_checkpoint(self) -> str | None:
         """Return what a recovery would go back to."""
         done = completed(self._folder)
@@ -95,7 +104,7 @@ class Executor:
             indices: Iterable[int] = range(int(self._memory.asked.values["workers"] or 0))
         else:
             indices = manifest["workers"]
-        return [who for index in indices for who in replica_of(self._spec, index)]
+        return sorted(who for index in indices for who in replica_of(self._spec, index))
 
     def _remove_dead(self, who: Address) -> None:
         if self._group.members[COORDINATOR].introduced:

@@ -85,7 +85,7 @@ class WorkerSeat(Seat):
         return (time.process_time() - self._first_cpu_s) / max(1e-3, time.time() - self.first_step_s)
 
     def ended(self) -> None:
-        """Keep what a stage did for `raysync run --trace`; without it the job is none the worse."""
+        """Keep what a stage did, for traces; without it the job is none the worse."""
         if self.trace:
             with contextlib.suppress(OSError):
                 write_spans(self._job_folder, self.core.address, self.trace)

@@ -95,7 +95,8 @@ def place_all(
     for index in sorted({address.index for address in who}):
         stages = sorted(address for address in who if address.index == index)
         node = wanted.near.get(index)
-        chosen = [node] * len(stages) if node is not None and _fits(wanted.demand, left[node]) >= len(stages) else None
+        has_room = node is not None and node in left and _fits(wanted.demand, left[node]) >= len(stages)
+        chosen = [node] * len(stages) if node is not None and has_room else None
         if chosen is None:
             whole = {name: need * len(stages) for name, need in wanted.demand.items()}
             found = place(1, whole, left, wanted.strategy, taken)

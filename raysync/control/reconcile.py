@@ -197,6 +197,12 @@ def _tend(seen: Seen) -> Plan:
     live = sorted({who.at(0) for who in up})
     staying = [worker for worker in live if worker not in seen.leaving]
     actions = [Action(Act.REMOVE_DEAD, worker) for worker in dead] + [Action(Act.DISMISS, worker) for worker in gone]
+    broken = [
+        who
+        for who in up
+        if who.at(0) in seen.leaving and any(who.at(stage) not in {*up, *gone} for stage in range(seen.num_stages))
+    ]
+    actions += [Action(Act.DISMISS, who) for who in broken]  # on its way out its pipeline has lost a stage
     lost = [name for name, found in seen.whose_death(Death.RENEW).items() if found.life is Life.DEAD]
     actions += [Action(Act.RENEW, name) for name in lost]
     if seen.stop is not None:

@@ -224,6 +224,8 @@ class GradNorm(Message, frozen=True):
     life: int
     step: int
     square: float
+    asks: bool = False
+    """The sender lacks the receiver's."""
 
 
 class StageModel(Message, frozen=True):
@@ -369,6 +371,8 @@ class PartMean(Message, frozen=True):
     round: int
     payload: bytes
     extra: bytes = b""
+    newest: int = -1
+    """Not -1 for who asks for a round long past: the payload is the mean itself, as it is after this round."""
 
 
 class Ack(Message, frozen=True):

@@ -26,6 +26,8 @@ from raysync.knobs import Knobs
 from raysync.spec import JobSpec
 from raysync.sync.base import Choice
 
+_REPEAT_EVERY_S = 5.0
+"""So often what has no answer is repeated where messages come all the time."""
 _ADVANCE_EVERY_S = 0.2
 """So often the time budget is looked at."""
 
@@ -55,7 +57,7 @@ class Coordinator:
         self._counter: Sampler | None = None
         self._resumes = False
         """It goes on from a saved state, and has not said so yet."""
-        self._advanced_s = 0.0
+        self._advanced_s = self._repeated_s = 0.0
 
     @property
     def spec(self) -> JobSpec:
@@ -153,12 +155,17 @@ class Coordinator:
     def is_ready(self, now_s: float = 0.0) -> bool:
         """Return whether a saved state waits to be gone on from, or the time budget to be looked at."""
         has_limit = self.spec.budget.time_s is not None
-        return self._resumes or (has_limit and now_s - self._advanced_s > _ADVANCE_EVERY_S)
+        is_due = now_s - self._advanced_s > (_ADVANCE_EVERY_S if has_limit else _REPEAT_EVERY_S)
+        return self._resumes or (is_due and (has_limit or self.pacing.repeats_often))
 
     def work(self, now_s: float = 0.0) -> Effects:
         """Go on from a saved state; watch the time budget."""
+        repeats = self.pacing.repeats_often and now_s - self._repeated_s > _REPEAT_EVERY_S
         self._advanced_s = now_s
-        return self.retry(now_s) if self._resumes else self.advance(now_s)
+        if not self._resumes and not repeats:
+            return self.advance(now_s)
+        self._repeated_s = now_s
+        return self.retry(now_s)
 
     def settle(self) -> Effects:
         """Write the books, and return what has happened."""

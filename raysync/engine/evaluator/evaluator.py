@@ -19,8 +19,8 @@ from raysync.spec import JobSpec
 from raysync.tasks.workload import Workload
 
 _MAX_BYTES = 1 << 30
-_KEPT_STEPS = 10_000
-"""Parts of models so much older than what comes now are not waited for any more."""
+_KEPT = 4
+"""So many models that lack a part are kept, the newest."""
 
 
 class Evaluator:
@@ -52,13 +52,14 @@ class Evaluator:
         if not isinstance(message, m.Judge):
             raise ProtocolError(str(self.address), f"an evaluator does not expect {type(message).__name__}")
         if message.step > self._newest:
-            self._parts = {step: parts for step, parts in self._parts.items() if step > message.step - _KEPT_STEPS}
             parts = self._parts.setdefault(message.step, {})
+            while len(self._parts) > _KEPT:
+                del self._parts[min(self._parts)]
             parts[message.sender] = message
             senders = [sender.stage for sender in parts]
             if all(senders.count(stage) >= message.replicas for stage in range(self.spec.scale.stages)):
-                self._waiting = self._parts.pop(message.step)
-                self._newest = message.step
+                self._waiting, self._newest = parts, message.step
+                self._parts = {step: found for step, found in self._parts.items() if step > message.step}
         return []
 
     def retry(self, now_s: float = 0.0) -> Effects:

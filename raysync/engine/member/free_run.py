@@ -33,7 +33,9 @@ class FreeRun:
         assert isinstance(strategy, AsyncSparse)
         if len(view.members) == 1:
             return []
-        sends: Effects = []
+        bound = max(1, strategy.staleness_bound)
+        late = [key for key in self.parts.in_flight if step - key[0] >= bound and (step - key[0]) % bound == 0]
+        sends: Effects = [self._push(view, *key) for key in late]  # lost on the way, perhaps
         in_air = len({round for round, _ in self.parts.in_flight})
         for block in self.parts.blocks:
             if in_air > strategy.staleness_bound:

@@ -182,6 +182,11 @@ class Member:
         self._enter(Phase.LANDING)
         return pushes + self._landed()
 
+    def _on_mean(self, mean: m.PartMean) -> None:
+        """Let a mean land."""
+        if self.free_run is not None:
+            self.free_run.land(self.spec, mean, self.step)
+
     def _landed(self) -> Effects:
         """Report the step where all meet once nothing is in the air."""
         if self.free_run is None or self.phase is not Phase.LANDING or self.free_run.parts.in_flight:
@@ -246,8 +251,7 @@ class Member:
             case m.Ack():
                 return self._on_ack(message)
             case m.PartMean():
-                if self.free_run is not None:
-                    self.free_run.land(self.spec, message, self.step)
+                self._on_mean(message)
                 return self._landed()
             case m.Hold():
                 return self._heed(message)

@@ -78,6 +78,9 @@ class Pacing:
     their own; otherwise pushes wait for a round.
     """
 
+    repeats_often: ClassVar[bool] = False
+    """Whether what has no answer must be repeated though messages come all the time: nobody stops for lack of it."""
+
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 

@@ -37,6 +37,8 @@ class FreeRunning(LockStep):
         self._high_step = -1
         """The furthest step that has been reported."""
 
+    repeats_often: ClassVar[bool] = True
+
     @property
     def steps_made(self) -> int:
         return max(self._high_step + 1, self._last_decided + 1)
@@ -54,7 +56,7 @@ class FreeRunning(LockStep):
         if desk.ending.is_decided:
             return []
         if not desk.view.members:
-            self._next_step = self._high_step + 1
+            self._next_step = min(self._high_step + 1, self._last_step)
             effects = super().advance()
             if desk.view.members:
                 self._free()
@@ -70,8 +72,10 @@ class FreeRunning(LockStep):
     def held(self, message: m.Held) -> Effects:
         """Take note of a member that waits to be told where all meet."""
         if self._is_calling and message.number == self._calls and message.sender in self._desk.view.members:
+            is_again = message.sender in self._held
             self._held[message.sender] = message.step
-        elif message.number <= self._calls and not self._is_calling:
+            return self.call_again() if is_again else []  # it waits for others, who may not have heard
+        if message.number <= self._calls and not self._is_calling:
             return [Send(message.sender, m.Meet(number=message.number, step=self._next_step))]
         return []
 
@@ -117,6 +121,8 @@ class FreeRunning(LockStep):
     def _decide(self, step: int, seen_step: int) -> Effects:
         effects = super()._decide(step, seen_step)
         self._free()
+        if self._desk.is_held and not self._desk.ending.is_decided:
+            self._next_step, self._is_meeting = step + 1, True
         return effects
 
     def _free(self) -> None:
@@ -143,7 +149,7 @@ class FreeRunning(LockStep):
         self._held = {worker: step for worker, step in self._held.items() if worker in self._desk.view.members}
 
     def _free_until(self) -> int:
-        return self._last_step
+        return self._next_step if self._desk.is_held else self._last_step
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "free": dump(self, self._OWN)}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from raysync.address import Address
-from raysync.compress import verbatim
+from raysync.compress import Identity, verbatim
 from raysync.compress.registry import add_checked, check
 from raysync.control.view import View
 from raysync.engine import messages as m
@@ -64,6 +64,11 @@ class PartLedger:
         known = self._means.get(push.round)
         if known is not None:
             return [Send(push.sender, known)]
+        newest = self._newest.get(push.round % self._count(block), -1)
+        if push.round <= newest:
+            values = Identity().encode(block.y[self._where(push.round, block)], 0)
+            whole = m.PartMean(block=self._index, round=push.round, payload=values, newest=newest)
+            return [Send(push.sender, whole)]
         if push.payload:
             check(push.payload, len(self._where(push.round, block)))
         self._pushes.setdefault(push.round, {})[push.sender] = push
@@ -101,8 +106,8 @@ class PartLedger:
         block.x[where] = seen
         self._newest[part] = round
         self._seen[part, round] = seen
-        oldest = round - self._count(block) * (2 + self._strategy.staleness_bound // self._count(block))
-        for key in [key for key in self._seen if key[0] == part and key[1] < oldest]:
+        kept = 3 + self._strategy.staleness_bound // self._count(block)
+        for key in sorted(key for key in self._seen if key[0] == part)[:-kept]:
             del self._seen[key]
         return m.PartMean(block=self._index, round=round, payload=payload, extra=_mean_extra(given))
 

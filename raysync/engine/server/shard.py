@@ -133,7 +133,7 @@ class Shard:
             raise ProtocolError(str(self.address), f"{message.sender.spoken} speaks of a block without values")
         match message:
             case m.Push():
-                if message.block in self._parts:
+                if message.block in self._parts and isinstance(ledger, RoundLedger) and message.round > ledger.round:
                     self._parts[message.block].met()
                 return ledger.on_push(message, block, self.view)
             case m.PushPart():

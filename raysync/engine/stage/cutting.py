@@ -88,7 +88,7 @@ def layer_costs(workload: Workload, layers: Sequence[nn.Module]) -> list[float]:
     batch = workload.batch(np.arange(1))
     costs = []
     with torch.no_grad():
-        x = model_input(workload, batch)
+        x = model_input(workload, batch).cpu()
         for layer in layers:
             x = layer.eval()(x)
             if not isinstance(x, Tensor):

@@ -134,4 +134,4 @@ def unpack(message: m.Activation, codec: Compressor) -> Tensor:
 
 
 def _bytes(values: Tensor) -> bytes:
-    return values.contiguous().view(torch.uint8).numpy().tobytes()
+    return values.cpu().contiguous().view(torch.uint8).numpy().tobytes()

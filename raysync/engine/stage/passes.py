@@ -61,13 +61,20 @@ class Passes:
         return sum(live.given.numel() * live.given.element_size() for live in self._live.values())
 
     def forward(
-        self, which: Microbatch, samples: tuple[int, ...], given: Tensor | None, seed: int, share: float
+        self,
+        which: Microbatch,
+        samples: tuple[int, ...],
+        given: Tensor | None,
+        seed: int,
+        share: float,
+        common_seed: int,
     ) -> Tensor:
         """Return what the stage makes of a microbatch: its output, or the mean loss of its samples, of which the step's
-        loss is made by `share`.
+        loss is made by `share`. What the task's loss does at random is the same on the first stage and the last.
         """
         batch = self._workload.batch(np.array(samples, np.int64)) if self._is_first or self._is_last else None
         if given is None:
+            seed_generators(common_seed, self._device)
             given = model_input(self._workload, batch)
         elif given.is_floating_point():
             given.requires_grad_()
@@ -76,6 +83,7 @@ class Passes:
         with torch.set_grad_enabled(not self.repeats):
             made = self._run(given, seed)
             if self._is_last:
+                seed_generators(common_seed, self._device)
                 made = loss_of(self._workload, batch, made)
         self._live[which] = _Live(given, None if self.repeats else made, seed, self._steps, share)
         self.peak_live = max(self.peak_live, len(self._live))

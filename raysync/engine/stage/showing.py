@@ -25,7 +25,7 @@ from raysync.spec import JobSpec
 from raysync.tasks.workload import Workload
 
 _PATIENCE = 5
-"""So many evaluations are left out before an evaluator that has not answered is sent a model all the same."""
+"""With an evaluator that has not answered, one evaluation of so many is tried all the same."""
 
 
 class Showing:
@@ -50,8 +50,8 @@ class Showing:
         is_mine = not self._shows_common or view.members[:1] == (self._address,)
         if step % self._every != 0 or not is_mine:
             return []
-        if self._sent_step is not None and step - self._sent_step < _PATIENCE * self._every:
-            return []
+        if self._sent_step is not None and step % (_PATIENCE * self._every) != 0:
+            return []  # all that have a part in a model try again at the same steps
         self._sent_step = step
         judge = m.Judge(
             sender=self._address,

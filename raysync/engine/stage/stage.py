@@ -79,6 +79,8 @@ class Stage(Member):
         self._squares: dict[int, dict[int, float]] = {}
         """By step and stage: the squared norm of its gradient, where the whole model's is bounded."""
         self._own_squares: dict[int, float] = {}
+        self._means: list[m.PartMean] = []
+        """Those that came in the middle of a step."""
         self._models: dict[int, bytes] = {}
         """By stage: its final parameters, on the first stage of the pipeline that saves the model."""
         self._saves = False
@@ -201,7 +203,8 @@ class Stage(Member):
         self._part_of[step] = part
         seed = derive(self.spec.seed, "stage", self.address.stage, self.address.index, step, number)
         share = len(part.samples) / part.total
-        made = self.passes.forward((step, number), part.samples, given, seed, share)
+        common_seed = derive(self.spec.seed, "microbatch", self.address.index, step, number)
+        made = self.passes.forward((step, number), part.samples, given, seed, share, common_seed)
         self._probe("stage.forward")
         if self.address.stage == self._last:
             self._losses[step] = self._losses.get(step, 0.0) + float(made) * share
@@ -244,22 +247,21 @@ class Stage(Member):
     def _bounds_all(self) -> bool:
         return self.schedule.clip_norm is not None and not self.schedule.is_asynchronous
 
-    def _norms(self, step: int) -> Effects:
-        """Tell all other stages how long this one's gradient is."""
+    def _norms(self, step: int, asks: bool = False) -> Effects:
+        """Tell all other stages how long this one's gradient is, and ask for theirs."""
         square = self.replica.grad_sq()
         self._squares.setdefault(step, {})[self.address.stage] = square
         self._own_squares = {step: square, **{old: found for old, found in self._own_squares.items() if old > step - 4}}
         others = [self.address.at(stage) for stage in range(self._last + 1) if stage != self.address.stage]
-        told = m.GradNorm(sender=self.address, life=self._ticket, step=step, square=square)
+        told = m.GradNorm(sender=self.address, life=self._ticket, step=step, square=square, asks=asks)
         return [Send(other, told) for other in others]
 
     def _on_norm(self, told: m.GradNorm) -> Effects:
         """Keep another stage's norm; one that still waits at a step that is over here has missed this stage's."""
-        if told.step >= self.step:
+        if told.step > self.step or (told.step == self.step and not self._computed):
             self._squares.setdefault(told.step, {})[told.sender.stage] = told.square
-            return []
         own = self._own_squares.get(told.step)
-        if own is None:
+        if own is None or not told.asks:
             return []
         return [Send(told.sender, m.GradNorm(sender=self.address, life=self._ticket, step=told.step, square=own))]
 
@@ -281,7 +283,7 @@ class Stage(Member):
         if todo is None or self._can(todo):
             return []
         if todo.kind is Kind.STEP:
-            return self._norms(todo.step)
+            return self._norms(todo.step, asks=True)
         is_gradient = todo.kind is Kind.BACKWARD
         asked = m.SendAgain(
             sender=self.address,
@@ -309,7 +311,25 @@ class Stage(Member):
             return self.retry()
         return super()._on_view(view)
 
+    def _on_mean(self, mean: m.PartMean) -> None:
+        """Let a mean land between two steps: until then passes in flight use the weights as they are."""
+        if self.phase is Phase.READY:
+            self._means.append(mean)
+        else:
+            super()._on_mean(mean)
+
+    def _land_waiting(self) -> None:
+        means, self._means = self._means, []
+        for mean in means:
+            super()._on_mean(mean)
+
+    def _landed(self) -> Effects:
+        if self.phase is Phase.LANDING:
+            self._land_waiting()
+        return super()._landed()
+
     def _begins(self) -> None:
+        self._land_waiting()
         distance = 1 + self.schedule.delay(0, self._last + 1)
         self.parcels.over(self.step - distance)
         if not self.schedule.is_asynchronous:
@@ -320,7 +340,7 @@ class Stage(Member):
         self._line.forget()
         self.parcels.forget()
         self.passes.forget()
-        self._parts, self._part_of, self._losses, self._squares = {}, {}, {}, {}
+        self._parts, self._part_of, self._losses, self._squares, self._means = {}, {}, {}, {}, []
 
     # The final model
 

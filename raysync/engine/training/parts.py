@@ -24,7 +24,7 @@ from raysync.spec import JobSpec
 from raysync.sync.async_sparse import AsyncSparse
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
 def partition(seed: int, block: int, size: int, num_parts: int) -> tuple[Tensor, ...]:
     """Return the coordinates of each part of a block: fixed for the job, so that none is ever sent on the wire, and no
     coordinate is sent again before every other one has been.
@@ -61,7 +61,7 @@ class Parts:
         self._seed, self._replica, self._shared = spec.seed, replica, shared
         self._rates = torch.zeros_like(replica.flat)
         """E: how far a coordinate moves in a step."""
-        self._touched = torch.zeros(len(replica.flat), dtype=torch.bool)
+        self._touched = torch.zeros(len(replica.flat), dtype=torch.bool, device=replica.flat.device)
         self._flights: dict[tuple[int, int], _Flight] = {}
         """By round and block."""
         self._bases: dict[tuple[int, int], int] = {}
@@ -130,10 +130,15 @@ class Parts:
         assert isinstance(strategy, AsyncSparse)
         number, where = self._part(spec, round, block)
         visible, flat = self._shared.visible, self._replica.flat
-        if round > self._bases.get((block.index, number), -1):
-            visible[where] += decode(told.payload, len(where))
-            self._bases[block.index, number] = round
+        base, values = self._bases.get((block.index, number), -1), decode(told.payload, len(where)).to(visible.device)
         delay = step - round
+        if told.newest >= 0:
+            visible[where] = values
+            self._bases[block.index, number] = max(base, told.newest)
+            return Landed(delay, True)
+        if round > base:
+            visible[where] += values
+            self._bases[block.index, number] = round
         if delay > strategy.staleness_bound or not flight.payload:
             return Landed(delay, True)
         mean = visible[where]
@@ -156,15 +161,20 @@ class Parts:
         assert isinstance(spec.strategy, AsyncSparse)
         parts = partition(self._seed, block.index, block.size, spec.strategy.num_parts)
         number = round % len(parts)
-        return number, parts[number] + block.start
+        return number, (parts[number] + block.start).to(self._replica.flat.device)
 
     def _moments(self, where: Tensor) -> bytes:
-        shared = self._replica.shared_moments
+        shared = self._elementwise_moments
         return verbatim.encode(torch.cat([moment[where] for moment in shared])) if shared else b""
 
     def _load_moments(self, where: Tensor, values: Tensor) -> None:
-        for moment, found in zip(self._replica.shared_moments, values.view(-1, len(where)), strict=True):
+        for moment, found in zip(self._elementwise_moments, values.to(where.device).view(-1, len(where)), strict=True):
             moment[where] = found
+
+    @property
+    def _elementwise_moments(self) -> list[Tensor]:
+        """The averaged moments that have a number for every parameter; counts of steps are each replica's own."""
+        return [moment for moment in self._replica.shared_moments if moment.numel() == len(self._replica.flat)]
 
     def loaded(self, block: int, part_rounds: Mapping[int, int]) -> None:
         """The block's visible values were replaced: these means are in them already."""
