@@ -345,6 +345,7 @@ def test_models_that_cannot_be_cut_are_refused(model: Any, stages: int, words: s
     ("changes", "words"),
     [
         ({"strategy": BSP, "schedule": LATE}, "needs the gradient of the whole model at one set of weights"),
+        ({"strategy": {"kind": "selsync", "aggregate": "gradients"}, "schedule": LATE}, "one set of weights"),
         ({"strategy": {"kind": "ssp"}, "schedule": {"kind": "gpipe"}}, "has no pipelines"),
         ({"schedule": None}, "`schedule` is needed for more than one stage"),
         ({"schedule": {**LATE, "microbatches": 2}}, "less than or equal to 1"),
@@ -360,3 +361,38 @@ def test_addresses_of_stages_speak() -> None:
     assert str(stage(1, 3)) == "stage/1/3"
     assert stage(1, 3).spoken == "stage 1 of pipeline 3"
     assert Address.parse("stage/0/2") == stage(0, 2)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_pause_holds_replicas_that_run_free(stages: int) -> None:
+    spec = mesh(stages, 2, LATE, SPARSE, budget={"steps": 60})
+    simulation = Simulation(spec, workload=WORKLOAD, durable=True)
+    simulation.after(0.1, lambda: simulation.turn(pause=True))
+    simulation.after(8.0, lambda: simulation.turn(pause=False))
+    simulation.run_until(lambda sim: sim.now_s > 2)
+    paused_at = simulation.coordinator.steps_made
+    simulation.run_until(lambda sim: sim.now_s > 7)
+    assert simulation.coordinator.steps_made == paused_at < 60
+    simulation.run()
+    assert simulation.coordinator.steps_made == 60
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lookahead"])
+def test_moments_travel_with_their_part(kind: str) -> None:
+    spec = mesh(
+        1, 2, strategy=SPARSE, optimizer={"kind": kind, "lr": 1e-3}, inner_state="average", budget={"steps": 30}
+    )
+    _, simulation = run(spec)
+    assert told(simulation, "sparse/landed") > 0
+    one, other = (core.replica.moments["exp_avg"] for core in simulation.workers.values())
+    assert torch.allclose(one, other, atol=1e-6), "the last round averages all of them"
+
+
+def test_a_replica_far_behind_is_told_the_mean_itself() -> None:
+    """It pushes rounds that the shard has forgotten, and ends with the others all the same."""
+    spec = mesh(1, 2, strategy={**SPARSE, "staleness_bound": 3}, budget={"steps": 300}, eval={"every": 1000})
+    _, simulation = run(spec, pace=Pace(step_s=0.005, slow={1: 8.0}))
+    assert one_model(simulation)
+    assert told(simulation, "sparse/dropped") > 100
+    one, other = simulation.workers.values()
+    assert torch.equal(one.shared.visible, other.shared.visible)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysync.address import COORDINATOR, EVALUATOR, shard, worker
+from raysync.address import COORDINATOR, EVALUATOR, Address, shard, stage, worker
 from raysync.control.incidents import Incidents, with_deaths
-from raysync.control.placing import Shortage, demand_of, place, seat_servers
-from raysync.control.reconcile import Act, ActorSeen, Life, Seen, StopAsked, reconcile
+from raysync.control.placing import Shortage, Wanted, demand_of, place, place_all, seat_servers
+from raysync.control.reconcile import Act, Action, ActorSeen, Life, Seen, StopAsked, reconcile
 from raysync.control.states import JobState
 from raysync.spec import Scale
 
@@ -301,3 +301,64 @@ def test_shards_sit_beside_or_inside_the_workers_in_turn() -> None:
     inside = seat_servers(nodes, 2, "workers")
     assert inside == ("a", {}, [(shard(0),), (shard(1),), ()])
     assert seat_servers(["b"], 3, "workers").guests == [(shard(0), shard(1), shard(2))]
+
+
+def _stages(**lives: Life) -> dict[Address, ActorSeen]:
+    """Two pipelines of two stages, all alive but those given as s0_d1=..."""
+    found = {stage(s, d): ActorSeen(Life.ALIVE) for s in range(2) for d in range(2)}
+    for name, life in lives.items():
+        number, pipeline = (int(part[1:]) for part in name.split("_"))
+        found[stage(number, pipeline)] = ActorSeen(life, "gone")
+    return found
+
+
+def _mesh(actors: dict[Address, ActorSeen], **changes: Any) -> Seen:
+    fields = {"members": frozenset({stage(0, 0), stage(0, 1)}), "wanted_workers": 2, "num_stages": 2, "has_begun": True}
+    return Seen(state=JobState.RUNNING, actors=actors, **{**fields, **changes})
+
+
+def test_a_stage_that_died_is_started_again_under_its_address() -> None:
+    plan = reconcile(_mesh(_stages(s1_d1=Life.DEAD)))
+    assert plan.actions == (Action(Act.REMOVE_DEAD, stage(1, 1)), Action(Act.ADD, stage(1, 1)))
+    assert plan.state is JobState.RECOVERING
+    assert "stage 1 of pipeline 1 died" in plan.reason
+
+
+def test_a_pipeline_that_died_as_a_whole_is_replaced_by_another() -> None:
+    plan = reconcile(_mesh(_stages(s0_d1=Life.DEAD, s1_d1=Life.DEAD)))
+    assert plan.actions[-1] == Action(Act.ADD)
+    assert {action.act for action in plan.actions[:-1]} == {Act.REMOVE_DEAD}
+
+
+def test_a_leaving_pipeline_that_loses_a_stage_is_let_go() -> None:
+    actors = _stages()
+    del actors[stage(1, 1)]
+    plan = reconcile(_mesh(actors, leaving=frozenset({stage(0, 1)}), wanted_workers=1))
+    assert Action(Act.DISMISS, stage(0, 1)) in plan.actions
+    assert not [action for action in plan.actions if action.act is Act.ADD]
+
+
+def test_pipelines_are_named_as_such() -> None:
+    assert reconcile(_mesh(_stages())).reason == "2 pipelines train"
+    pending = Seen(state=JobState.PENDING, wanted_workers=2, num_stages=2)
+    assert reconcile(pending).reason == "starting 2 pipelines of 2 stages, 1 shard and the coordinator"
+
+
+def test_a_pipelines_neighbours_come_close_and_its_replicas_apart() -> None:
+    members = sorted(stage(s, d) for s in range(2) for d in range(2))
+    wanted = Wanted({"CPU": 1.0}, "spread", {}, {})
+    placed = place_all(members, wanted, {"a": {"CPU": 4.0}, "b": {"CPU": 4.0}})
+    assert not isinstance(placed, Shortage)
+    by_member = dict(zip(members, placed, strict=True))
+    for pipeline in range(2):
+        assert by_member[stage(0, pipeline)] == by_member[stage(1, pipeline)]
+    assert by_member[stage(0, 0)] != by_member[stage(0, 1)]
+    apart = place_all([stage(0, 0), stage(1, 0)], wanted, {"a": {"CPU": 1.0}, "b": {"CPU": 1.0}})
+    assert sorted(apart) == ["a", "b"], "where no node has room for all of it"
+    again = place_all([stage(1, 0)], wanted._replace(near={0: "b"}), {"a": {"CPU": 9.0}, "b": {"CPU": 1.0}})
+    assert again == ["b"]
+    again = place_all([stage(1, 0)], wanted._replace(near={0: "lost"}), {"a": {"CPU": 9.0}})
+    assert again == ["a"]
+    short = place_all(members, wanted, {"a": {"CPU": 3.0}})
+    assert isinstance(short, Shortage)
+    assert short.reason.startswith("4 workers need 1 CPU each; 3 fit now")
