@@ -3,7 +3,7 @@ synchronous one on equal samples, and each of its parts left out in turn.
 
     python -m tests.bench mesh [--steps=400] [--seeds=1,2,3] [--only=name,...]
 
-Pipelines are 50 ms apart from the parameter server, about seven steps. What is compared is the loss of the final model.
+Pipelines are 50 ms apart from the parameter server, about three steps. What is compared is the loss of the final model.
 """
 
 from __future__ import annotations
