@@ -39,7 +39,8 @@ def draw(spans: Sequence[Traced], path: Path) -> bool:
     axes.set_yticks([row + 0.5 for row in range(len(rows))], [f"pipeline {d}, stage {s}" for d, s in rows])
     axes.invert_yaxis()
     axes.set_xlabel(f"ms, from step {first} on; numbers are steps and microbatches")
-    axes.legend(handles=[Patch(color=colour, label=kind.value) for kind, colour in _COLOURS.items()], loc="upper right")
+    names = [Patch(color=colour, label=kind.value) for kind, colour in _COLOURS.items()]
+    axes.legend(handles=names, loc="lower right", bbox_to_anchor=(1, 1), ncol=3, frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

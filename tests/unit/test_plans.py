@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from actors.storage.folder import Folder
+from actors.storage.spans import read_spans, write_spans
 from raysync.address import stage
 from raysync.errors import BrokenPlan
 from raysync.pipeline import AnySchedule, AsyncOneFOneB, GPipe, OneFOneB, Schedule
@@ -14,6 +17,8 @@ from raysync.pipeline.base import Kind, Op
 from raysync.pipeline.cut import cut_evenly
 from raysync.pipeline.replay import Costs, prove, replay
 from raysync.pipeline.trace import Traced, chrome_trace, utilisation
+from raysync.spec import parse_spec
+from service.cli.local_run import save_trace
 
 SCHEDULES: tuple[type[Schedule], ...] = get_args(get_args(AnySchedule)[0])
 
@@ -89,6 +94,25 @@ def test_chains_are_cut_where_the_dearest_stage_is_cheapest() -> None:
     assert cut_evenly([1, 2, 3, 4, 5, 6], 3) == (range(3), range(3, 5), range(5, 6))
     with pytest.raises(ValueError, match="2 layers cannot be cut into 3"):
         cut_evenly([1, 1], 3)
+
+
+def test_traces_are_drawn_and_saved_beside_the_job(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    spec = parse_spec({"task": {"kind": "digits"}, "scale": {"workers": 1, "stages": 2}, "schedule": {"kind": "gpipe"}})
+    assert "no stage has ended" in save_trace(str(tmp_path), spec)
+    for span in prove(GPipe(), 2, 4).spans:
+        known = [found for found in read_spans(Folder(str(tmp_path)), spec) if found.who == stage(span.stage, 0)]
+        write_spans(
+            Folder(str(tmp_path)),
+            stage(span.stage, 0),
+            [*known, Traced(stage(span.stage, 0), span.op.kind, 0, span.op.microbatch, span.start_s, span.end_s)],
+        )
+    assert save_trace(str(tmp_path), spec).endswith("trace.png and trace.json")
+    assert (tmp_path / "trace.png").read_bytes().startswith(b"\x89PNG")
+    names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
+    assert names.count("forward 0.3") == 2
+    whole = parse_spec({"task": {"kind": "digits"}})
+    assert "has no schedule to trace" in save_trace(str(tmp_path), whole)
 
 
 def test_traces_are_what_chrome_reads() -> None:
