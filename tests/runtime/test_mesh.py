@@ -32,7 +32,7 @@ matrix = pytest.mark.matrix
 def test_bits_are_the_simulators_and_the_unsplit_models(
     stages: int, pipelines: int, schedule: Any, strategy: dict[str, Any], link: str, storage: str
 ) -> None:
-    spec = mesh(stages, pipelines, schedule, strategy, transport=link, checkpoint={"every_rounds": 3})
+    spec = mesh(stages, pipelines, schedule, strategy, transport=link, checkpoint={"every_rounds": 2})
     result = fit(spec, storage_path=storage)
     assert result.error is None, result.error
     expected, _ = run(spec)
