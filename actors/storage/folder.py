@@ -28,6 +28,7 @@ from pyarrow import fs
 
 from raysync.address import COORDINATOR, Address
 from raysync.errors import CheckpointError, StorageError
+from raysync.pipeline.cut import put_together
 from raysync.spec import JobSpec
 
 MANIFEST = "manifest.json"
@@ -184,10 +185,7 @@ def read_model(folder: Folder) -> dict[str, Any]:
     if folder.size(MODEL) is not None:
         return _state_dict(folder, MODEL)
     count = sum(name.startswith("model.") for name in read_manifest(folder)["files"])
-    parts = [_state_dict(folder, name) for name in _model_names(count)]
-    if sum(map(len, parts)) == len({name for part in parts for name in part}):
-        return {name: value for part in parts for name, value in part.items()}
-    return {f"{stage}.{name}": value for stage, part in enumerate(parts) for name, value in part.items()}
+    return put_together([_state_dict(folder, name) for name in _model_names(count)])
 
 
 def _state_dict(folder: Folder, name: str) -> dict[str, Any]:

@@ -40,6 +40,10 @@ class AsyncOneFOneB(Schedule):
     def delay(self, stage: int, stages: int) -> int:
         return (stages - 1 - stage) * (1 + self.slack)
 
+    @property
+    def keeps_weights(self) -> bool:
+        return self.stash
+
     def lr_factor(self, stage: int, stages: int, step: int) -> float:
         delay = self.delay(stage, stages)
         if self.correct_lr_steps is None or delay == 0:

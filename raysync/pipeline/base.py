@@ -70,6 +70,11 @@ class Schedule(Value):
         """
         return 0
 
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether a backward pass uses the weights its forward pass used though steps were made between the two."""
+        return False
+
     def lr_factor(self, stage: int, stages: int, step: int) -> float:
         """Return what the learning rate of a stage is multiplied with at a step."""
         return 1.0

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def put_together(parts: Sequence[Mapping[str, T]]) -> dict[str, T]:
+    """Return what all stages hold by name, under the names it has in them; with the stage's number before it where two
+    stages use the same.
+    """
+    if sum(map(len, parts)) == len({name for part in parts for name in part}):
+        return {name: value for part in parts for name, value in part.items()}
+    return {f"{stage}.{name}": value for stage, part in enumerate(parts) for name, value in part.items()}
 
 
 def cut_evenly(costs: Sequence[float], stages: int) -> tuple[range, ...]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from raysync.engine.stage.feed import model_input
 from raysync.engine.training.replica import seed_generators
 from raysync.errors import TaskError
-from raysync.pipeline.cut import cut_evenly
+from raysync.pipeline.cut import cut_evenly, put_together
 from raysync.tasks.workload import Workload
 
 
@@ -135,7 +135,4 @@ class Chain(nn.Module):
         """Return all parameters and buffers under the names they have in their stages; with the stage's number before
         them where two stages use the same.
         """
-        parts = [{name: value.detach() for name, value in stage.state_dict().items()} for stage in self.stages]
-        if sum(map(len, parts)) == len({name for part in parts for name in part}):
-            return {name: value for part in parts for name, value in part.items()}
-        return {f"{stage}.{name}": value for stage, part in enumerate(parts) for name, value in part.items()}
+        return put_together([stage.state_dict() for stage in self.stages])

@@ -55,11 +55,6 @@ class Passes:
         """The microbatches between their passes."""
         return tuple(self._live)
 
-    @property
-    def live_bytes(self) -> int:
-        """What the inputs of microbatches between their passes take."""
-        return sum(live.given.numel() * live.given.element_size() for live in self._live.values())
-
     def forward(
         self,
         which: Microbatch,

@@ -67,7 +67,7 @@ class Stage(Member):
         is_first, is_last = address.stage == 0, address.stage == self._last
         self.passes = Passes(replica, workload, device, is_first=is_first, is_last=is_last)
         self.passes.repeats = schedule.is_asynchronous and not is_last
-        if schedule.is_asynchronous and getattr(schedule, "stash", True):
+        if schedule.keeps_weights:
             self.passes.stash = Stash(replica, schedule.delay(address.stage, spec.scale.stages) + 1)
         self._showing = Showing(address, spec, self.trainer, self.shared)
         self._parts: dict[int, tuple[Part, ...]] = {}

@@ -78,12 +78,6 @@ class Parts:
         """Rounds and blocks whose mean has not come."""
         return sorted(self._flights)
 
-    @property
-    def size_bytes(self) -> int:
-        """What the correction and the flights take."""
-        flights = sum(8 * len(flight.where) for flight in self._flights.values())
-        return 4 * len(self._rates) + len(self._touched) + flights
-
     def start(self, spec: JobSpec, round: int, block: Block, codec: Compressor, seed: int) -> _Flight:
         """Return a round's part of a block as it is sent now."""
         number, where = self._part(spec, round, block)
