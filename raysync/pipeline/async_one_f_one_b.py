@@ -8,9 +8,9 @@ keeps two microbatches per round trip 2 L waiting between the last two stages; `
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from raysync.pipeline.base import Op, Schedule, alternate
 
@@ -25,6 +25,10 @@ class AsyncOneFOneB(Schedule):
     stash: bool = True
     """Whether backward passes use the weights that the forward pass used; false saves the memory of the versions, and
     wants `correct_lr_steps` and `optimizer.last_beta1`.
+    """
+    recompute: bool = True
+    """Whether a stage keeps only the input of a microbatch in flight and makes its forward pass again; false saves that
+    third of the computing, and keeps all that the pass computed in memory.
     """
     correct_lr_steps: int | None = Field(default=None, ge=1)
     """Divide a stage's rate by its delay at first, and by less and less over so many steps (PipeMare's first rule)."""
@@ -43,6 +47,16 @@ class AsyncOneFOneB(Schedule):
     @property
     def keeps_weights(self) -> bool:
         return self.stash
+
+    @property
+    def repeats_forward(self) -> bool:
+        return self.recompute
+
+    @model_validator(mode="after")
+    def _keeps_what_it_needs(self) -> Self:
+        if not self.recompute and not self.stash:
+            raise ValueError("recompute: false keeps passes that were made with older weights, and needs stash: true")
+        return self
 
     def lr_factor(self, stage: int, stages: int, step: int) -> float:
         delay = self.delay(stage, stages)

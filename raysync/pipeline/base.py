@@ -75,6 +75,11 @@ class Schedule(Value):
         """Whether a backward pass uses the weights its forward pass used though steps were made between the two."""
         return False
 
+    @property
+    def repeats_forward(self) -> bool:
+        """Whether a forward pass is made again before its backward pass, instead of keeping what it computed."""
+        return False
+
     def lr_factor(self, stage: int, stages: int, step: int) -> float:
         """Return what the learning rate of a stage is multiplied with at a step."""
         return 1.0

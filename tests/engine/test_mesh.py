@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -98,6 +99,30 @@ def test_every_averaging_strategy_runs_over_stages(strategy: dict[str, Any], sch
         whole, _ = run(mesh(1, 2, strategy=LOCAL, budget={"steps": 20}))
         split, _ = run(mesh(3, 2, schedule, LOCAL, budget={"steps": 20}))
         assert distance(whole, split) < 1e-6
+
+
+@pytest.mark.parametrize("strategy", [LOCAL, SPARSE])
+def test_kept_passes_give_the_bits_of_repeated_ones(strategy: dict[str, Any]) -> None:
+    """Of a model whose layers save their weights for the backward pass, and draw at random."""
+    task = {
+        "kind": "char_lm",
+        "width": 16,
+        "depth": 4,
+        "heads": 2,
+        "context": 8,
+        "dropout": 0.1,
+        "corpus_bytes": 20_000,
+    }
+    found = []
+    for recompute in (True, False):
+        schedule = {**LATE, "recompute": recompute}
+        spec = mesh(4, 2, schedule, strategy, task=task, checkpoint={"every_rounds": 2}, budget={"steps": 30})
+        simulation = Simulation(spec, workload=Workload(spec.task.build()))
+        simulation.run()
+        assert simulation.stages[stage(0, 0)].passes.delays[-1] == 3
+        found.append({address: core.replica.flat.clone() for address, core in simulation.stages.items()})
+    repeated, kept = found
+    assert all(torch.equal(vector, kept[address]) for address, vector in repeated.items())
 
 
 def test_a_bound_on_the_norm_is_the_whole_models_where_all_stages_step_together() -> None:
@@ -306,6 +331,61 @@ def test_random_faults_end_in_one_model(part: int) -> None:
     assert struck >= 20
 
 
+TEXT = {"kind": "char_lm", "width": 16, "depth": 4, "heads": 2, "context": 16, "corpus_bytes": 50_000}
+
+
+def final_loss(spec: JobSpec, troubles: dict[int, Callable[[Simulation], object]], *faults: Fault) -> float:
+    """Return the loss of the final model of a job that is troubled at these steps."""
+    simulation = Simulation(spec, workload=Workload(spec.task.build()), faults=faults, network=Network(latency_s=0.01))
+    for step, trouble in troubles.items():
+        simulation.run_until(lambda sim, step=step: sim.coordinator.steps_made >= step)
+        trouble(simulation)
+    simulation.run()
+    assert simulation.coordinator.steps_made == spec.budget.steps
+    assert len(simulation.happened) == len(faults)
+    return evaluations(simulation)[-1][1]["eval/loss"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "strategy"),
+    [pytest.param("gpipe", BSP, marks=pytest.mark.matrix), (LATE, {**SPARSE, "sparse_fraction": 0.1})],
+)
+def test_a_lost_stage_and_a_pipeline_added_and_removed_leave_the_loss(schedule: Any, strategy: dict[str, Any]) -> None:
+    optimizer = {"kind": "lookahead", "lr": 0.003, "beta1": 0.9}
+    scale = {"workers": 2, "stages": 2, "max_workers": 3}
+    changes = {"task": TEXT, "optimizer": optimizer, "budget": {"steps": 150}, "eval": {"every": 150}, "scale": scale}
+    spec = mesh(2, 2, schedule, strategy, **changes)
+    troubles: dict[int, Callable[[Simulation], object]] = {
+        60: lambda simulation: simulation.add_worker(),
+        100: lambda simulation: simulation.remove_worker(0),
+    }
+    calm = final_loss(spec, {})
+    lost = Fault(action="kill", where="stage.backward", nth=80)
+    assert final_loss(spec, troubles, lost) == pytest.approx(calm, rel=0.03)
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+def test_the_formula_of_a_stages_memory_adds_up_what_is_there(recompute: bool) -> None:
+    adam = {"kind": "adamw", "lr": 0.001}
+    schedule = {**LATE, "recompute": recompute}
+    spec = mesh(3, 2, schedule, SPARSE, task=TEXT, optimizer=adam, budget={"steps": 30}, eval={"every": 100})
+    simulation = Simulation(spec, workload=Workload(spec.task.build()))
+    simulation.run_until(lambda sim: sim.coordinator.steps_made >= 20)
+    for number in range(3):
+        core = simulation.stages[stage(number, 0)]
+        found, vector = core.memory, 4 * len(core.replica.flat)
+        assert found.weights == 3 * vector
+        assert found.moments == sum(moment.nbytes for moment in core.replica.moments.values() if moment.dim())
+        assert core.passes.stash is not None
+        assert found.stash == core.passes.stash.bytes == (2 - number) * vector
+        assert found.activations == core.passes.peak_live * core.passes.microbatch_bytes
+        inputs = 8 * 32 * 16 if number == 0 else 4 * 32 * 16 * 16
+        assert (core.passes.microbatch_bytes <= inputs) == (recompute and number < 2), "else what the pass computed"
+    told = [event.data for event in simulation.ledger.events if "pipeline/memory_bytes/2" in event.data]
+    assert told[-1]["pipeline/memory_bytes/2"] == simulation.stages[stage(2, 0)].memory.total
+    assert "pipeline/memory_bytes/3" not in told[-1]
+
+
 # What cannot be
 
 
@@ -348,6 +428,7 @@ def test_models_that_cannot_be_cut_are_refused(model: Any, stages: int, words: s
         ({"strategy": {"kind": "selsync", "aggregate": "gradients"}, "schedule": LATE}, "one set of weights"),
         ({"strategy": {"kind": "ssp"}, "schedule": {"kind": "gpipe"}}, "has no pipelines"),
         ({"schedule": None}, "`schedule` is needed for more than one stage"),
+        ({"schedule": {**LATE, "recompute": False, "stash": False}}, "needs stash: true"),
         ({"schedule": {**LATE, "microbatches": 2}}, "less than or equal to 1"),
         ({"schedule": {"kind": "gpipe", "activations": {"kind": "topk"}}}, "must be one of"),
     ],
@@ -396,3 +477,16 @@ def test_a_replica_far_behind_is_told_the_mean_itself() -> None:
     assert told(simulation, "sparse/dropped") > 100
     one, other = simulation.workers.values()
     assert torch.equal(one.shared.visible, other.shared.visible)
+
+
+def test_a_stages_part_of_the_final_model_is_sent_once_however_long_it_takes() -> None:
+    spec = mesh(3, 2, "gpipe", BSP, budget={"steps": 3})
+    sent: list[Address] = []
+    simulation = Simulation(
+        spec,
+        workload=WORKLOAD,
+        network=Network(latency_s=0.001, host_bandwidth_bits_per_s={str(stage(0, 0)): 100_000}),
+        on_send=lambda sender, send: sent.append(sender) if isinstance(send.message, m.StageModel) else None,
+    )
+    simulation.run()
+    assert sorted(sent) == [stage(1, 0), stage(2, 0)]

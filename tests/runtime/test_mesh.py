@@ -14,7 +14,7 @@ from actors.storage.folder import Folder, read_model
 from raysync.spec import JobSpec
 from tests.drowsy import TASK
 from tests.engine.test_mesh import BSP, LATE, LOCAL, SPARSE, distance, mesh, run
-from tests.runtime.test_jobs import end, running, wait_for
+from tests.runtime.test_jobs import end, has_replaced, running, wait_for
 
 matrix = pytest.mark.matrix
 
@@ -46,6 +46,37 @@ def test_bits_are_the_simulators_and_the_unsplit_models(
     assert {name: value.shape for name, value in parts.items()} == {name: value.shape for name, value in found.items()}
 
 
+@matrix
+@pytest.mark.timeout(300)
+def test_a_mesh_in_trouble_ends_with_the_loss_of_a_calm_one(storage: str) -> None:
+    scale = {"workers": 2, "stages": 2, "max_workers": 3}
+    optimizer = {"kind": "lookahead", "lr": 0.003, "beta1": 0.9}
+    task = {"kind": "custom", "entrypoint": "tests.drowsy:DrowsyText"}
+    changes = {"scale": scale, "optimizer": optimizer, "budget": {"steps": 500}, "eval": {"every": 500}, "task": task}
+    spec = mesh(2, 2, LATE, {**SPARSE, "sparse_fraction": 0.1}, **changes)
+    calm = fit(spec, storage_path=storage)
+    assert calm.state == "SUCCEEDED"
+
+    job = submit(spec, storage_path=storage)
+    pids = {name: found.pid for name, found in wait_for(job, running).actors.items()}
+    wait_for(job, lambda s: s.step > 50)
+    os.kill(pids["stage/1/1"], signal.SIGKILL)
+    wait_for(job, lambda s: has_replaced(s, "stage/1/1", pids) and running(s))
+    job.resize(3)
+    wait_for(job, lambda s: running(s) and sum(name.startswith("stage/") for name in s.actors) == 6)
+    job.resize(2)
+    job.wait(200)
+    result = job.result()
+    job.forget()
+    assert result.state == "SUCCEEDED", result.error
+    views = [record.data["members"] for record in result.records() if record.kind == "view"]
+    assert [0] in views
+    assert [0, 1, 2] in views
+    assert views[-1] == [0, 1]
+    assert result.metrics["eval/loss"] == pytest.approx(calm.metrics["eval/loss"], rel=0.03)
+    assert result.metrics["pipeline/dropped"] > 0, "microbatches in flight were counted"
+
+
 @pytest.mark.timeout(240)
 def test_an_asynchronous_mesh_loses_a_stage_grows_and_shrinks(storage: str) -> None:
     spec: JobSpec = mesh(2, 2, LATE, SPARSE, budget={"steps": 100_000}, eval={"every": 50}, task=TASK)
@@ -59,7 +90,7 @@ def test_an_asynchronous_mesh_loses_a_stage_grows_and_shrinks(storage: str) -> N
     wait_for(job, lambda s: s.knobs.version == version)
     os.kill(pids["stage/1/1"], signal.SIGKILL)
     at = job.status().step
-    after = wait_for(job, lambda s: s.actors["stage/1/1"].pid not in (None, pids["stage/1/1"]) and running(s))
+    after = wait_for(job, lambda s: has_replaced(s, "stage/1/1", pids) and running(s))
     kept = {name: pid for name, pid in pids.items() if name != "stage/1/1"}
     assert kept.items() <= {name: found.pid for name, found in after.actors.items()}.items(), "no survivor restarts"
     wait_for(job, lambda s: s.step > at + 20 and s.state == "RUNNING")

@@ -13,6 +13,7 @@ from actors.link.limited import LimitedLink
 from raysync.address import Address, worker
 from raysync.engine import messages as m
 from raysync.sim import Network, Pace, Simulation
+from raysync.spec import Transport
 from tests.jobs import job, workload
 
 NEAR, FAR = worker(1), worker(2)
@@ -59,10 +60,10 @@ def update(size_bytes: int) -> m.Update:
     return m.Update(block=0, round=1, payload_kind="displacement", payload=bytes(size_bytes - 96))
 
 
-def made(limit_mbit: float | None) -> tuple[LimitedLink, Recorder]:
+def made(limit_mbit: float | None, latency_ms: float = 0.0) -> tuple[LimitedLink, Recorder]:
     below = Recorder()
     link = LimitedLink(below, now_s=lambda: below.now_s)
-    link.limit_mbit = limit_mbit
+    link.limits(Transport(limit_mbit=limit_mbit, latency_ms=latency_ms))
     return link, below
 
 
@@ -92,14 +93,31 @@ def test_messages_leave_when_a_line_of_that_rate_would_have_carried_them() -> No
     assert run(link, below, 7.0)[-1][:2] == (6.0, FAR), "a line that was idle has saved nothing up"
 
 
+def test_messages_arrive_later_by_the_latency_and_do_not_wait_for_each_other() -> None:
+    link, below = made(None, latency_ms=20)
+    link.send(NEAR, update(1_000))
+    below.now_s += 0.005
+    link.send(FAR, update(1_000))
+    assert below.sent == []
+    assert [(at, to) for at, to, _ in run(link, below, 1.0)] == [(0.02, NEAR), (0.025, FAR)]
+
+    link, below = made(8.0, latency_ms=500)
+    for _ in range(2):
+        link.send(NEAR, update(250_000))
+    assert [at for at, _, _ in run(link, below, 3.0)] == [0.75, 1.0], "the line is free while messages fly"
+    link.send(FAR, update(1_000))
+    below.now_s += 0.01
+    assert not link.flush(0.1), "still in the air"
+
+
 def test_a_limit_may_be_lifted_or_changed_while_messages_wait() -> None:
     link, below = made(8.0)
     for _ in range(3):
         link.send(NEAR, update(1_000_000))
     run(link, below, 1.0)
-    link.limit_mbit = 16.0
+    link.limits(Transport(limit_mbit=16.0))
     assert [at for at, _, _ in run(link, below, 1.6)] == [1.0, 1.5]
-    link.limit_mbit = None
+    link.limits(Transport())
     link.send(FAR, update(1_000))
     assert [(at, to) for at, to, _ in run(link, below, 1.7)[2:]] == [(1.6, NEAR), (1.6, FAR)], "in order all the same"
     link.send(FAR, update(1_000))
@@ -142,6 +160,18 @@ def test_last_words_leave_within_their_bound_or_are_said_to_be_left() -> None:
     link.send(NEAR, update(1_000))
     below.now_s += 0.01
     assert link.flush(0.05)
+
+
+def test_the_simulator_adds_a_jobs_latency() -> None:
+    fast = Network(bandwidth_bits_per_s=1e12, latency_s=0.0)
+    took_s = []
+    for latency_ms in (0.0, 20.0):
+        spec = job({"kind": "bsp"}, transport={"latency_ms": latency_ms})
+        simulation = Simulation(spec, workload=workload(spec), pace=Pace(step_s=0.0), network=fast)
+        simulation.run()
+        took_s.append(simulation.now_s)
+    assert took_s[0] < 0.001
+    assert took_s[1] >= 30 * 2 * 0.02, "there and back in every round"
 
 
 @pytest.mark.parametrize("limit_mbit", [None, 0.5])

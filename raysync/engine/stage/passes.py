@@ -2,16 +2,19 @@
 
 Synchronous schedules do not change the weights in between: the graph of a forward pass is kept. Asynchronous ones step
 in between: the input is kept and the forward pass repeated, on the weights it was first made with, before the backward
-pass; only the last stage, whose backward pass follows at once, keeps its graph.
+pass; or the graph is kept, and goes backward while the replica wears those weights again. The last stage always keeps
+it: its backward pass follows at once.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from raysync.engine.stage.feed import loss_of, model_input
 from raysync.engine.stage.stash import Stash
@@ -34,6 +37,24 @@ class _Live(NamedTuple):
     """Of its samples in those of the step."""
 
 
+class _Held:
+    """Adds up the memory that autograd keeps for a backward pass, the weights left out: those are there anyway."""
+
+    def __init__(self, given: Tensor, weights: Tensor) -> None:
+        self.bytes = given.untyped_storage().nbytes()
+        self._known = {given.untyped_storage().data_ptr(), weights.untyped_storage().data_ptr()}
+
+    def pack(self, saved: Tensor) -> Tensor:
+        storage = saved.untyped_storage()
+        if storage.data_ptr() not in self._known:
+            self._known.add(storage.data_ptr())
+            self.bytes += storage.nbytes()
+        return saved
+
+    def unpack(self, saved: Tensor) -> Tensor:
+        return saved
+
+
 class Passes:
     """Computes on one stage's module."""
 
@@ -47,6 +68,8 @@ class Passes:
         self._steps = 0
         self._live: dict[Microbatch, _Live] = {}
         self.peak_live = 0
+        self.microbatch_bytes = 0
+        """What is held for a microbatch between its passes, weighed on the first."""
         self.delays: list[int] = []
         """Of every backward pass so far: how many steps older its weights were than those it moves."""
 
@@ -75,11 +98,14 @@ class Passes:
             given.requires_grad_()
         if self.stash is not None:
             self.stash.use(self._steps)
-        with torch.set_grad_enabled(not self.repeats):
+        held = _Held(given, self._replica.flat)
+        weighs = saved_tensors_hooks(held.pack, held.unpack) if not self.microbatch_bytes else nullcontext()
+        with torch.set_grad_enabled(not self.repeats), weighs:
             made = self._run(given, seed)
             if self._is_last:
                 seed_generators(common_seed, self._device)
                 made = loss_of(self._workload, batch, made)
+        self.microbatch_bytes = self.microbatch_bytes or held.bytes
         self._live[which] = _Live(given, None if self.repeats else made, seed, self._steps, share)
         self.peak_live = max(self.peak_live, len(self._live))
         return made.detach()

@@ -22,8 +22,9 @@ from raysync.engine.effects import Effects, KeepModel, Send
 from raysync.engine.member import Member, Phase
 from raysync.engine.ports import Measured, Probe, no_probe, nothing_measured
 from raysync.engine.seeds import derive
-from raysync.engine.stage.cutting import Cut, cut_model
+from raysync.engine.stage.cutting import cut_model
 from raysync.engine.stage.line import Line, Todo
+from raysync.engine.stage.memory import StageMemory, stage_memory
 from raysync.engine.stage.parcels import Key, Parcels, Part
 from raysync.engine.stage.passes import Passes
 from raysync.engine.stage.showing import Showing, Whole
@@ -52,9 +53,8 @@ class Stage(Member):
         probe: Probe = no_probe,
         measured: Measured = nothing_measured,
     ) -> None:
-        self.cut: Cut = cut_model(workload, spec.scale.stages, spec.seed, device)
-        module = self.cut.modules[address.stage]
-        replica = Replica(spec, workload, device, module=module)
+        cut = cut_model(workload, spec.scale.stages, spec.seed, device)
+        replica = Replica(spec, workload, device, module=cut.modules[address.stage])
         replica.optimizer = spec.optimizer.at_stage(address.stage, spec.scale.stages)
         super().__init__(address, spec, replica, workload, probe, measured)
         self._workload, self._device = workload, device
@@ -66,7 +66,7 @@ class Stage(Member):
         self.parcels = Parcels(address, spec.seed, schedule.activations, schedule.gradients)
         is_first, is_last = address.stage == 0, address.stage == self._last
         self.passes = Passes(replica, workload, device, is_first=is_first, is_last=is_last)
-        self.passes.repeats = schedule.is_asynchronous and not is_last
+        self.passes.repeats = schedule.repeats_forward and not is_last
         if schedule.keeps_weights:
             self.passes.stash = Stash(replica, schedule.delay(address.stage, spec.scale.stages) + 1)
         self._showing = Showing(address, spec, self.trainer, self.shared)
@@ -86,7 +86,12 @@ class Stage(Member):
         self._saves = False
         self.dropped = 0
         """Microbatches that were in flight when their pipeline broke, or the job ended."""
-        self._told = f"cut into {spec.scale.stages} stages: {self.cut.told}"
+        self._told = f"cut into {spec.scale.stages} stages: {cut.told}"
+
+    @property
+    def memory(self) -> StageMemory:
+        """What it holds at most."""
+        return stage_memory(self.spec, self.address.stage, len(self.replica.flat), self.passes.microbatch_bytes)
 
     # What the host calls
 
@@ -132,14 +137,14 @@ class Stage(Member):
                 return self._save_if_whole()
         return super().handle(message, now_s)
 
-    def retry(self, now_s: float = 0.0) -> Effects:
+    def _again(self) -> Effects:
         """Return again whatever this stage is waiting for an answer to."""
         if self.phase is Phase.READY:
             reports = [Send(COORDINATOR, report) for report in self._reports_now()]
-            return [*self._questions(), *reports, *super().retry(now_s)]
+            return [*self._questions(), *reports, *super()._again()]
         if self.phase is Phase.PARTING and self._saves and self.address.stage > 0 and not self._saved:
-            return [self._own_model(), *super().retry(now_s)]
-        return super().retry(now_s)
+            return [self._own_model(), *super()._again()]
+        return super()._again()
 
     def show_model(self, look: Callable[[dict[str, Any]], T]) -> T:
         """Let `look` see the state_dict of the whole model, if the final one is here; else of this stage's part."""
@@ -308,7 +313,7 @@ class Stage(Member):
             self._models, self._saves = {}, False
             self._data_views.add(view)
             self._enter(Phase.JOINING)
-            return self.retry()
+            return self._again()
         return super()._on_view(view)
 
     def _on_mean(self, mean: m.PartMean) -> None:
@@ -350,14 +355,13 @@ class Stage(Member):
         self._enter(Phase.PARTING)
         if self.leads and self._finished:
             return self._save_for_all()
-        return self.retry()
+        return self._again()
 
     def _save_for_all(self) -> Effects:
         """The first stage saves the whole model once it has the others' parts, which they send it."""
-        self._saves = True
-        if self._saved or self.address.stage > 0:
-            return self.retry()
-        return [*self.retry(), *self._save_if_whole()]
+        is_first_time, self._saves = not self._saves, True
+        said = self._again() if is_first_time or self._saved else []  # else it is on its way
+        return said if self.address.stage > 0 else [*said, *self._save_if_whole()]
 
     def _save_if_whole(self) -> Effects:
         is_whole = len(self._models) == self._last
@@ -387,6 +391,7 @@ class Stage(Member):
             "pipeline/activation_bytes": float(self.parcels.bytes_sent),
             "pipeline/delay": float(self.passes.delays[-1] if self.passes.delays else 0),
             "pipeline/dropped": float(self.dropped),
+            "pipeline/memory_bytes": float(self.memory.total),
             "pipeline/stash_bytes": float(self.passes.stash.bytes if self.passes.stash else 0),
         }
         return {**super()._progress_metrics(computed), **told} if computed.loss is not None else told
