@@ -1,0 +1,396 @@
+"""Studies without Ray: the space, the specification, the front and its picks, and the book that keeps them."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+import tune_configs
+from raysync.errors import SpecError
+from raysync.spec import parse_spec, parse_text
+from raysync.study import Dimension, Kind, Seen, State, StudySpec, Trial, outcome, parse_study
+from raysync.study.front import Scored, dominates, front, hypervolume, knee
+from raysync.study.outcome import hypervolumes, worth
+from raysync.study.space import draw, ordered, with_point
+from service.cli.study_pictures import draw_study
+from service.cli.study_table import StudyTable
+from tune_configs.book import Book
+from tune_configs.scheduling import scheduler_of
+from tune_configs.search import StudySearch
+from tune_configs.store import StudyStore
+from tune_configs.study import write_picks
+
+BASE = {
+    "task": {"kind": "digits"},
+    "strategy": {"kind": "selsync", "delta": 0.1},
+    "compression": {"push": {"kind": "topk", "ratio": 0.05}},
+    "budget": {"steps": 100},
+}
+SPACE = {
+    "compression.push.kind": {"choice": ["topk", "onebit"]},
+    "compression.push.ratio": {"low": 0.01, "high": 0.1, "log": True, "when": {"compression.push.kind": ["topk"]}},
+}
+FLOOR = {"metric": "eval/accuracy", "at_least": 0.9}
+
+
+def study(**changes: Any) -> StudySpec:
+    return parse_study({"name": "test", "base": BASE, "space": SPACE, "floor": FLOOR, **changes})
+
+
+# The front
+
+points = st.lists(
+    st.tuples(st.floats(1.0, 1e9), st.floats(0.0, 1.0)).map(lambda pair: pair), min_size=1, max_size=40
+).map(lambda pairs: [Scored(number, *pair) for number, pair in enumerate(pairs)])
+
+
+@given(points)
+@settings(max_examples=200, deadline=None)
+def test_nothing_dominates_the_front_and_the_front_dominates_the_rest(scored: list[Scored]) -> None:
+    found = front(scored)
+    assert found == sorted(found, key=lambda one: one.cost)
+    for one in found:
+        assert not any(dominates(other, one) for other in scored)
+    for other in scored:
+        equal = any((other.cost, other.quality) == (one.cost, one.quality) for one in found)
+        assert other in found or equal or any(dominates(one, other) for one in found)
+    assert knee(found) in found
+
+
+@given(points)
+@settings(max_examples=100, deadline=None)
+def test_the_area_grows_with_the_trials_and_is_that_of_the_front(scored: list[Scored]) -> None:
+    areas = [hypervolume(scored[:count], 2e9, -0.1) for count in range(1, len(scored) + 1)]
+    assert areas == sorted(areas)
+    assert areas[-1] == pytest.approx(hypervolume(front(scored), 2e9, -0.1))
+
+
+def test_the_area_of_two_by_hand() -> None:
+    found = [Scored(0, math.e, 0.5), Scored(1, math.e**2, 0.8)]
+    assert hypervolume(found, math.e**3, 0.0) == pytest.approx(1 * 0.8 + 1 * 0.5)
+
+
+def test_the_knee_is_where_the_front_bends() -> None:
+    bent = [Scored(0, 10, 0.90), Scored(1, 20, 0.97), Scored(2, 1000, 0.98)]
+    assert knee(bent).number == 1
+    assert knee(bent[:1]).number == 0
+    assert knee([bent[0], bent[2]]).number == 0, "of two the cheaper"
+
+
+# The space
+
+
+def test_fields_come_after_what_they_depend_on() -> None:
+    spec = study(space=dict(reversed(SPACE.items())))
+    assert ordered(spec.space) == ["compression.push.kind", "compression.push.ratio"]
+    first = draw(spec.space, lambda _, dimension: dimension.corners[0])
+    assert first == {"compression.push.kind": "topk", "compression.push.ratio": 0.01}
+    assert draw(spec.space, lambda _, dimension: dimension.corners[-1]) == {"compression.push.kind": "onebit"}
+    circle = {"a": Dimension(choice=(1,), when={"b": (1,)}), "b": Dimension(choice=(1,), when={"a": (1,)})}
+    with pytest.raises(ValueError, match="depend on each other"):
+        ordered(circle)
+
+
+def test_another_kind_clears_away_what_the_one_before_had() -> None:
+    assert with_point(BASE, {"compression.push.kind": "onebit"})["compression"] == {"push": {"kind": "onebit"}}
+    assert with_point(BASE, {"compression.push.kind": "topk"})["compression"]["push"]["ratio"] == 0.05
+    assert BASE["compression"] == {"push": {"kind": "topk", "ratio": 0.05}}, "the job itself stays as it was"
+    spec = study(space={"strategy.signal.alpha": {"low": 0.1, "high": 0.5}})
+    job = spec.job({"strategy.signal.alpha": 0.2})
+    assert job.strategy.signal.alpha == 0.2, "a part that is not spelt out is of the kind it has by default"
+    assert job.strategy.delta == 0.1
+    kinds = {"strategy.kind": {"choice": ["local_sgd", "selsync"]}}
+    alpha = {"strategy.signal.alpha": {"low": 0.1, "high": 0.5, "when": {"strategy.kind": ["selsync"]}}}
+    spec = study(base={**BASE, "strategy": {"kind": "local_sgd"}}, space={**kinds, **alpha})
+    found = spec.job({"strategy.kind": "selsync", "strategy.signal.alpha": 0.3})
+    assert found.strategy.signal.alpha == 0.3, "of the kind the point itself chooses"
+
+
+def test_the_baseline_of_an_asynchronous_pipeline_is_a_synchronous_one() -> None:
+    late = {"strategy": {"kind": "local_sgd"}, "schedule": {"kind": "async_one_f_one_b"}, "scale": {"stages": 2}}
+    spec = study(base={**BASE, **late}, space={"optimizer.lr": {"low": 0.1, "high": 0.2}})
+    assert spec.dense.schedule is not None
+    assert (spec.dense.schedule.kind, spec.dense.strategy.kind) == ("one_f_one_b", "bsp")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"floor": {"metric": "eval/accuracy"}}, "either `at_least` or `at_most`"),
+        ({"floor": {"metric": "train/loss", "at_most": 1}}, "must be an evaluation metric"),
+        ({"floor": {"metric": "eval/bleu", "at_least": 1}}, "has no metric 'eval/bleu' for the floor"),
+        ({"base": {"task": {"kind": "nothing"}}}, "base makes no job: task.kind: got 'nothing'"),
+        ({"space": {}}, "at least 1"),
+        ({"space": {"strategy.dleta": {"low": 0, "high": 1}}}, "strategy.dleta: got 0.0; there is no such field"),
+        ({"space": {"strategy.delta": {"low": 1, "high": 0}}}, "low=1 must be below high=0"),
+        ({"space": {"strategy.delta": {"low": 0, "high": 1, "log": True}}}, "needs low > 0"),
+        ({"space": {"strategy.delta": {"low": 0}}}, "either `choice`, or `low` and `high`"),
+        ({"space": {"strategy.delta": {"choice": []}}}, "name at least one value"),
+        ({"space": {"strategy.delta": {"choice": [0.1, -1]}}}, "space.strategy.delta=-1 makes no job"),
+        ({"objective": {"minimise": "predicted_s"}}, "at_mbit is needed"),
+        ({"scheduler": {"kind": "pbt"}}, "compression.push.kind is none of them: "),
+        ({"trails": 3}, "did you mean 'trials'?"),
+        (
+            {"space": {"strategy.delta": {"choice": [1], "when": {"strategy.kind": ["selsync"]}}}},
+            "the space does not have",
+        ),
+        ({"scheduler": {"kind": "pbt"}, "space": {"strategy.delta": {"choice": [1]}}, "seeds": 2}, "no use for seeds"),
+    ],
+)
+def test_a_study_that_cannot_be_is_refused_with_what_to_do(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        study(**changes)
+    assert words in str(refused.value)
+    assert "in the study" in str(refused.value)
+    assert len(str(refused.value)) < 600
+
+
+@pytest.mark.parametrize("name", tune_configs.names())
+def test_searches_that_come_with_raysync_are_whole(name: str) -> None:
+    spec = tune_configs.load(name)
+    assert spec.name == name
+    assert spec.text.endswith(".")
+    assert spec.dense.strategy.kind == "bsp"
+    assert spec.dense.compression.push.kind == "identity"
+
+
+def test_an_unknown_search_names_those_there_are() -> None:
+    with pytest.raises(SpecError, match=r"compression_ratio.*pbt_knobs"):
+        tune_configs.load("nothing")
+
+
+# The answer
+
+
+def ended(number: int, quality: float, cost: float | None, state: State = State.REACHED, **more: Any) -> Trial:
+    kind = {0: Kind.OWN, 1: Kind.DENSE}.get(number, Kind.SEARCHED)
+    point = {"compression.push.kind": "onebit"} if number > 1 else {}
+    return Trial(
+        number=number, kind=kind, point=point, state=state, quality=quality, cost=cost, total_bytes=cost, **more
+    )
+
+
+TRIALS = (
+    ended(0, 0.95, 2e6),
+    ended(1, 0.96, 1e8),
+    ended(2, 0.93, 5e5),
+    ended(3, 0.95, 8e5),
+    ended(4, 0.5, None, State.MISSED),
+    ended(5, 0.99, 10.0, State.STOPPED),
+    ended(6, 0.92, 9e5),
+)
+
+
+def test_only_trials_that_reached_the_floor_are_on_the_front() -> None:
+    found = outcome(study(), TRIALS)
+    assert [trial.number for trial in found.front] == [2, 3, 1]
+    assert {pick.name: pick.trial.number for pick in found.picks} == {"smallest": 2, "knee": 3, "best": 1}
+    assert found.picks[0].sentence == "eval/accuracy 0.93 (dense 0.96) with 200 x fewer bytes"
+    assert worth(study(), ended(0, 0.96, 9.9e7), TRIALS[1]).endswith("(as dense) without fewer bytes to speak of")
+    assert found.sentence.endswith("of 7 trials 1 missed the floor, 1 stopped early")
+    assert outcome(study(), TRIALS[4:6]).sentence.startswith("no trial reached eval/accuracy >= 0.9")
+
+
+def test_less_may_be_better() -> None:
+    spec = study(floor={"metric": "eval/loss", "at_most": 1.0})
+    trials = [ended(0, 0.9, 100.0), ended(1, 0.8, 200.0), ended(2, 0.95, 300.0)]
+    assert [trial.number for trial in outcome(spec, trials).front] == [0, 1]
+    areas = hypervolumes(spec, trials)
+    assert areas == sorted(areas)
+    assert areas[-1] > 0
+
+
+# The book
+
+
+def ending(job: str, qualities: list[float], state: str = "SUCCEEDED", reason: str = "") -> dict[str, Any]:
+    seeds = [
+        [{"step": 50 * n, "quality": q, "bytes": 100.0 * n, "time_s": 1.0 * n} for n, q in enumerate(qualities, 1)]
+    ]
+    return {"job": job, "ended": {"state": state, "reason": reason, "told": [], "jobs": [job], "seeds": seeds}}
+
+
+def begin(tmp_path: Path, **changes: Any) -> tuple[Book, StudySearch]:
+    spec = study(**changes)
+    store = StudyStore.create(tmp_path, spec)
+    book = Book(store, spec)
+    return book, StudySearch(book, lambda _, trial: {"number": trial.number, **trial.point})
+
+
+@pytest.mark.parametrize("search", ["random", "optuna"])
+def test_a_study_that_was_killed_goes_on_where_it_was(search: str, tmp_path: Path) -> None:
+    book, asked = begin(tmp_path, trials=6, search={"kind": search})
+    configs = [asked.suggest(f"a{number}") for number in range(4)]
+    for number in (0, 1, 2):
+        book.saw(f"a{number}", ending(f"job-{number}", [0.5, 0.95]))
+        asked.tell(book.of(f"a{number}"))
+    before = [trial for trial in book.store.trials() if trial.state.is_over]
+    assert [(trial.state, trial.cost) for trial in before] == [(State.REACHED, 200.0)] * 3
+
+    again = Book(StudyStore.open(tmp_path, book.store.id), book.store.spec())
+    asked = StudySearch(again, lambda _, trial: {"number": trial.number, **trial.point})
+    rest = [asked.suggest(f"b{number}") for number in range(3)]
+    assert rest[0]["trial"] == configs[3]["trial"], "the one that had begun is begun again, at its point"
+    assert [config["trial"]["number"] for config in rest] == [3, 4, 5]
+    assert asked.suggest("b3") == "FINISHED"
+    for number in range(3):
+        again.saw(f"b{number}", ending(f"job-b{number}", [0.95]))
+        asked.tell(again.of(f"b{number}"))
+    assert again.store.trials()[:3] == before, "what was over is untouched"
+    points = [str(trial.point) for trial in again.store.trials()[2:]]
+    assert len(set(points)) >= 2, "what is drawn after a restart is not drawn from the start again"
+    if search == "optuna":
+        study = asked._sampler._study
+        assert [found.state.name for found in study.get_trials()] == ["COMPLETE"] * 4
+
+
+def test_values_that_do_not_go_together_are_a_failed_trial_and_no_end(tmp_path: Path) -> None:
+    def config(trial_id: str, trial: Trial) -> dict[str, Any]:
+        if trial.number == 0:
+            parse_spec({"task": {"kind": "digits"}, "strategy": {"kind": "bsp", "delta": 1}})
+        return {"number": trial.number}
+
+    book, _ = begin(tmp_path, trials=3)
+    asked = StudySearch(book, config)
+    assert asked.suggest("a")["trial"]["number"] == 1
+    assert book.trials[0].state is State.FAILED
+    assert "there is no such field" in book.trials[0].reason
+
+
+def test_a_study_whose_every_trial_fails_alike_ends_with_that_reason(tmp_path: Path) -> None:
+    book, asked = begin(tmp_path, trials=10, max_failures=3)
+    for number, reason in enumerate(["out of memory", "NaN", "NaN", "NaN"]):
+        asked.suggest(f"a{number}")
+        assert not book.is_stopping
+        book.saw(f"a{number}", ending(f"job-{number}", [], "FAILED", f"{reason}\nat step {number}"))
+    assert book.is_stopping
+    assert book.problem == "3 trials in a row failed: NaN"
+    assert asked.suggest("a9") == "FINISHED"
+
+
+def test_a_job_that_never_tells_the_floors_metric_has_failed_and_says_what_it_told(tmp_path: Path) -> None:
+    book, asked = begin(tmp_path)
+    asked.suggest("a")
+    found = ending("j", [])
+    found["ended"]["told"] = ["eval/bleu", "eval/loss"]
+    book.saw("a", found)
+    assert book.trials[0].state is State.FAILED
+    assert book.trials[0].reason == "the job told no eval/accuracy; it told eval/bleu, eval/loss"
+
+
+def test_trials_that_a_stopped_study_leaves_are_begun_again(tmp_path: Path) -> None:
+    book, asked = begin(tmp_path, trials=3)
+    for name in ("a", "b"):
+        asked.suggest(name)
+    book.is_stopping = True
+    book.stopped("a")
+    book.saw("b", ending("j", [0.5], "STOPPED"))
+    assert [trial.state for trial in book.store.trials()] == [State.RUNNING] * 2
+    again = Book(book.store, book.spec)
+    asked = StudySearch(again, lambda _, trial: {"number": trial.number})
+    assert [asked.suggest(name)["trial"]["number"] for name in ("c", "d", "e")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["asha", "median"])
+def test_a_scheduler_is_given_what_it_would_have_seen(kind: str, tmp_path: Path) -> None:
+    spec = study(scheduler={"kind": kind, "grace_steps": 10})
+    curve = [Seen(step, 0.8, 1.0, 1.0) for step in (10, 30, 60)]
+    known = [Trial(number=n, kind=Kind.SEARCHED, point={}, state=State.MISSED, seen=curve) for n in range(6)]
+
+    class Other:
+        trial_id = "new"
+
+    scheduler = scheduler_of(spec, known)
+    scheduler.on_trial_add(None, Other)
+    told = scheduler.on_trial_result(None, Other, {"step": 10, "promise": 0.1})
+    assert told == "STOP", "a bad trial is stopped by what others did before the restart"
+    fresh = scheduler_of(spec, [])
+    fresh.on_trial_add(None, Other)
+    assert fresh.on_trial_result(None, Other, {"step": 10, "promise": 0.1}) == "CONTINUE"
+
+
+def test_knobs_stay_between_their_ends() -> None:
+    space = {"strategy.delta": {"low": 0.1, "high": 0.2}, "optimizer.lr": {"low": 0.01, "high": 0.1}}
+    clamp = scheduler_of(study(space=space, scheduler={"kind": "pbt"}), [])._custom_explore_fn
+    config = {"trial": {"knobs": {"strategy.delta": 0.5, "optimizer.lr": 0.001}}}
+    assert clamp(config)["trial"]["knobs"] == {"strategy.delta": 0.2, "optimizer.lr": 0.01}
+
+
+def test_a_trial_that_is_stopped_early_says_where_and_counts_for_nothing(tmp_path: Path) -> None:
+    book, asked = begin(tmp_path, scheduler={"kind": "asha", "grace_steps": 10, "reduction": 2})
+    asked.suggest("a")
+    book.saw("a", {"job": "j", "seen": {"step": 25, "quality": 0.95, "bytes": 1.0, "time_s": 1.0}})
+    stopped = book.stopped("a")
+    assert stopped.reason == "asha: others were better at step 25"
+    assert stopped.rungs == [10, 20]
+    assert outcome(book.spec, [stopped]).front == ()
+
+
+def test_a_point_counts_if_all_its_seeds_reach_the_floor(tmp_path: Path) -> None:
+    book, asked = begin(tmp_path, seeds=2)
+    for number, last in enumerate((0.95, 0.8)):
+        asked.suggest(f"a{number}")
+        found = ending("j", [0.92])
+        found["ended"]["seeds"].append([{"step": 50, "quality": last, "bytes": 300.0, "time_s": 1.0}])
+        book.saw(f"a{number}", found)
+    good, bad = book.trials[0], book.trials[1]
+    assert (good.state, good.quality, good.cost, good.total_bytes) == (State.REACHED, 0.92, 200.0, 200.0)
+    assert (bad.state, bad.quality, bad.cost) == (State.MISSED, 0.8, None)
+
+
+def test_a_pick_is_a_job_that_can_be_submitted(tmp_path: Path) -> None:
+    spec = study()
+    store = StudyStore.create(tmp_path, spec)
+    write_picks(store, spec, outcome(spec, TRIALS))
+    text = (store.folder / "picks" / "smallest.yaml").read_bytes()
+    job = parse_text(text, "smallest.yaml")
+    assert job.compression.push.kind == "onebit"
+    assert job.strategy.delta == 0.1
+    assert b"200 x fewer bytes" in text.splitlines()[0]
+
+
+def test_one_process_at_a_time_runs_a_study(tmp_path: Path) -> None:
+    store = StudyStore.create(tmp_path, study())
+    with store.held(), pytest.raises(SpecError, match="another process"), store.held():
+        pass
+    with pytest.raises(SpecError, match=store.id):
+        StudyStore.open(tmp_path, "other")
+
+
+def test_costs_by_bytes_time_and_prediction() -> None:
+    from raysync.study.outcome import cost_of
+
+    seen = [Seen(9, 0.5, 1e6, 1.0, 0.01), Seen(19, 0.95, 2e6, 3.0, 0.01), Seen(29, 0.99, 3e6, 4.0, 0.01)]
+    assert cost_of(study(), seen) == 2e6
+    assert cost_of(study(objective={"minimise": "wall_s"}), seen) == 3.0
+    predicted = study(objective={"minimise": "predicted_s", "at_mbit": 10})
+    workers = predicted.job({}).scale.workers
+    assert cost_of(predicted, seen) == pytest.approx(20 * 0.01 + 8 * 2e6 / workers / 10e6)
+    assert cost_of(study(), seen[:1]) is None
+
+
+@pytest.mark.parametrize("trials", [(), TRIALS[4:5], TRIALS])
+def test_whatever_there_is_of_a_study_can_be_drawn(trials: tuple[Trial, ...], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pip install matplotlib")
+    found = draw_study(study(), trials, tmp_path)
+    assert [path.name for path in found] == ["front.png", "trials.png", "hypervolume.png", "parallel.png"]
+    assert all(path.stat().st_size > 5_000 for path in found)
+
+
+def test_a_study_is_told_line_by_line_where_nobody_looks_at_a_terminal() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    with StudyTable("test-1", study(), console) as table:
+        for trial in (*TRIALS[:3], ended(7, 0.5, None, State.FAILED, reason="[/tmp/a] is full\nmore")):
+            table.show(trial)
+            table.show(trial)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 4, "each end once"
+    assert lines[0].startswith("trial 0 REACHED: your own job")
+    assert lines[3] == "trial 7 FAILED: kind=onebit: [/tmp/a] is full"
