@@ -29,12 +29,13 @@ from actors.api.job import Job, find, submit
 from actors.job.actor_group import CONTROLLER, clear_leftovers
 from actors.job.warm_pool import Processes, WarmPool
 from actors.shell.process import WARMING
+from actors.storage.files import read_piece, takeable
 from actors.storage.folder import Folder, completed, read_manifest
 from actors.storage.journal import read_log, read_records
 from raysync.control.states import JobState
 from raysync.errors import NotRunning, RaysyncError
 from raysync.knobs import Knobs
-from raysync.ports import CheckpointSeen, JobStatus, Launch, LogPage, Records, Sighting
+from raysync.ports import CheckpointSeen, FileSeen, JobStatus, Launch, LogPage, Records, Sighting
 from raysync.questions import QUESTIONS, Answer, Ask, Greeting, failed
 from raysync.runtime import Runtime
 from raysync.spec import JobSpec
@@ -154,6 +155,14 @@ class Gateway(Runtime):
     def log(self, path: str, offset: int | None, tail_lines: int) -> LogPage:
         """Return a page of a job's log."""
         return read_log(Folder(path), offset, tail_lines)
+
+    def files(self, path: str) -> list[FileSeen]:
+        """Return what may be taken along."""
+        return takeable(Folder(path))
+
+    def piece(self, path: str, name: str, offset: int, size: int) -> bytes:
+        """Return a piece of a file."""
+        return read_piece(Folder(path), name, offset, size)
 
 
 def cluster_name() -> str:

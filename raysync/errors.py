@@ -24,13 +24,13 @@ class FieldProblem(NamedTuple):
 class SpecError(RaysyncError, ValueError):
     """A job specification that cannot be run as written."""
 
-    def __init__(self, problems: tuple[FieldProblem, ...]) -> None:
-        super().__init__(problems)
-        self.problems = problems
+    def __init__(self, problems: tuple[FieldProblem, ...], what: str = "the job specification") -> None:
+        super().__init__(problems, what)
+        self.problems, self.what = problems, what
 
     def __str__(self) -> str:
         count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        return f"{count} in the job specification:\n" + "\n".join(f"  {problem}" for problem in self.problems)
+        return f"{count} in {self.what}:\n" + "\n".join(f"  {problem}" for problem in self.problems)
 
 
 class KnobError(RaysyncError, ValueError):

@@ -27,6 +27,8 @@ KNOB_FIELDS = {
     "limit_mbit": "transport.limit_mbit",
 }
 
+_BY_FIELD = {path: name for name, path in KNOB_FIELDS.items()}
+
 _ENDS = {"delta": "strategy.target_lssr"}
 """What a knob that is turned puts out of force: a threshold set by hand stays where it was set."""
 
@@ -40,10 +42,15 @@ class Knobs(msgspec.Struct, frozen=True):
     values: dict[str, KnobValue]
 
 
+def knob_of(path: str) -> str | None:
+    """Return the knob that turns a field of a job; None if none does."""
+    return _BY_FIELD.get(path)
+
+
 def initial_knobs(spec: JobSpec) -> Knobs:
     """Return the knobs this job has, at the values it was submitted with."""
     values: dict[str, KnobValue] = {
-        name: value for name, path in KNOB_FIELDS.items() if (value := _get(spec, path)) is not _ABSENT
+        name: value for name, path in KNOB_FIELDS.items() if (value := field_at(spec, path)) is not _ABSENT
     }
     signal = spec.strategy.needs.signal
     if signal is not None and not signal.has_threshold:
@@ -79,7 +86,7 @@ def turn(spec: JobSpec, knobs: Knobs, changes: Mapping[str, Any], expected_versi
     return Knobs(
         turned.version,
         {
-            name: turned.values[name] if name == "pause" else _get(effective, KNOB_FIELDS[name])
+            name: turned.values[name] if name == "pause" else field_at(effective, KNOB_FIELDS[name])
             for name in turned.values
         },
     )
@@ -101,8 +108,8 @@ def apply_knobs(spec: JobSpec, knobs: Knobs) -> JobSpec:
     for name, path in KNOB_FIELDS.items():
         if name in knobs.values:
             _set(data, path, knobs.values[name])
-            by_hand = knobs.values[name] not in (_get(spec, path), "auto")
-            if by_hand and name in _ENDS and _get(spec, _ENDS[name]) is not _ABSENT:
+            by_hand = knobs.values[name] not in (field_at(spec, path), "auto")
+            if by_hand and name in _ENDS and field_at(spec, _ENDS[name]) is not _ABSENT:
                 _set(data, _ENDS[name], None)
     return parse_spec(data)
 
@@ -110,8 +117,8 @@ def apply_knobs(spec: JobSpec, knobs: Knobs) -> JobSpec:
 _ABSENT = object()
 
 
-def _get(spec: JobSpec, path: str) -> Any:
-    value: Any = spec
+def field_at(value: Any, path: str) -> Any:
+    """Return a field of a job, or of anything like one, by its dotted path; what is not there has no value at all."""
     for part in path.split("."):
         value = getattr(value, part, _ABSENT)
     return value

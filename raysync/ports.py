@@ -5,7 +5,7 @@ What can be asked is `raysync.runtime`'s to say, and `raysync.questions` carries
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -73,6 +73,17 @@ class CheckpointSeen(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
+class FileSeen(msgspec.Struct, frozen=True):
+    """A file in a job's folder that may be taken along."""
+
+    path: str
+    """In the job's folder."""
+    kind: Literal["model", "checkpoint", "trace"]
+    size_bytes: int
+    step: int | None = None
+    """Of a checkpoint's files."""
+
+
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One actor of a job: where it is, and how."""
 
@@ -95,6 +106,8 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
     error_feedback: bool
     decides_ahead: bool
     shards_in: str
+    backups: int = 0
+    """How many follow each shard, and know all that it has said."""
     devices: list[str]
     actors: dict[str, dict[str, Any]]
     """What each actor said of itself; of one that is gone, what it said last."""

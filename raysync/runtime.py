@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from raysync.knobs import Knobs
-from raysync.ports import CheckpointSeen, JobStatus, Launch, LogPage, Records, Sighting
+from raysync.ports import CheckpointSeen, FileSeen, JobStatus, Launch, LogPage, Records, Sighting
 
 
 class Runtime(ABC):
@@ -68,3 +68,11 @@ class Runtime(ABC):
     @abstractmethod
     def log(self, path: str, offset: int | None, tail_lines: int) -> LogPage:
         """Return a page of the log in a job's folder: from an offset on, or the last lines."""
+
+    @abstractmethod
+    def files(self, path: str) -> list[FileSeen]:
+        """Return what a job's folder has to take along: the final model, complete checkpoints, traces."""
+
+    @abstractmethod
+    def piece(self, path: str, name: str, offset: int, size: int) -> bytes:
+        """Return a piece of one of these files; less than `size` only at its end."""

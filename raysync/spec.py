@@ -33,6 +33,7 @@ Name = Annotated[
         "a name has at most 63 small letters, digits, dots, dashes and underscores; the first is a letter or a digit",
     ),
 ]
+Label = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class Compression(Value):
@@ -102,6 +103,8 @@ class Scale(Value):
     """Default: `workers`."""
     shards: int = Field(default=1, ge=1, le=1024)
     stages: int = Field(default=1, ge=1, le=256)
+    replicas: int | None = Field(default=None, ge=0, le=1)
+    """Backups of each shard: with 1, one that dies loses nothing. Default: 1 with several shards or nodes, else 0."""
     cpus_per_worker: float = Field(default=1, gt=0)
     gpus_per_worker: float = Field(default=0, ge=0)
     placement: Literal["spread", "pack"] = "spread"
@@ -161,6 +164,8 @@ class Transport(Value):
     """Over sockets of their own, through Ray, or sockets if a probe finds that they work."""
     limit_mbit: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The most that each actor sends, in megabits per second; None for as much as goes."""
+    latency_ms: float = Field(default=0.0, ge=0, le=10_000, allow_inf_nan=False)
+    """How much later everything an actor sends arrives, in milliseconds: a long line on one machine."""
 
 
 def _transport(given: Any) -> Any:
@@ -204,6 +209,8 @@ class JobSpec(Value):
     eval: Evaluation = Evaluation()
     eval_every: int | None = Field(default=None, ge=1, exclude=True)
     """The older name of `eval.every`, still accepted."""
+    labels: dict[Label, Label] = Field(default_factory=dict, max_length=32)
+    """Words to find the job by; they change nothing of it."""
     seed: int = Field(default=0, ge=0, lt=2**32)
 
     @field_validator("budget")
@@ -326,10 +333,15 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("true|True|TRUE|false|False|FALSE"), list("tTfF"))
 
 
+def load_yaml(content: bytes) -> Any:
+    """Return what some YAML or JSON holds; raise `yaml.YAMLError` or `UnicodeDecodeError` if it is neither."""
+    return yaml.load(content.decode(), _Loader)
+
+
 def parse_text(content: bytes, source: str) -> JobSpec:
     """Return the job some YAML or JSON describes; `source` is where it comes from."""
     try:
-        data = yaml.load(content.decode(), _Loader)
+        data = load_yaml(content)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SpecError((FieldProblem(source, None, f"is not YAML: {error}"),)) from error
     if data is None:

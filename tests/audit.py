@@ -29,6 +29,7 @@ from raysync.engine.core import Core
 from raysync.engine.effects import Effects, Send
 from raysync.engine.server.averaged import AveragedBlock, minus
 from raysync.engine.server.block import ParameterBlock, ServerBlock
+from raysync.engine.server.shard import Shard
 from raysync.engine.training.replica import Replica
 from raysync.engine.worker import Worker
 from raysync.sim import SimResult, Simulation
@@ -55,6 +56,8 @@ class AuditedSimulation(Simulation):
         self.closed: dict[tuple[int, int, Address | None], Closed] = {}
         """By block, round and asynchronous worker (else None)."""
         self._unsaved: dict[tuple[int, int, Address | None], Closed] = {}
+        self._unconfirmed: dict[Address, dict[tuple[int, int, Address | None], Closed]] = {}
+        """By shard: what its backup may not have applied yet."""
         self.payloads: dict[tuple[Address, int, int, str], bytes] = {}
         self.estates: dict[Account, tuple[Tensor | None, tuple[int, bytes] | None]] = {}
         """A dead worker's residual, and the push that was on its way."""
@@ -74,6 +77,14 @@ class AuditedSimulation(Simulation):
             return squeeze(key, round, update, *rest)
 
         core.shared.feedback.squeeze = watched  # type: ignore[method-assign]
+        forget = core.round.forget
+
+        def forgetting() -> None:
+            assert core._welcome is not None
+            self._begin_anew(address, core._welcome.round)
+            forget()
+
+        core.round.forget = forgetting  # type: ignore[method-assign]
         return core
 
     def _watch(self, sender: Address, send: Send) -> None:
@@ -85,11 +96,26 @@ class AuditedSimulation(Simulation):
             for kind, payload in message.payloads.items():
                 self.handed[message.sender, message.block, kind] = decode(payload).double()
 
+    def _begin_anew(self, worker: Address, round: int) -> None:
+        """A worker joins: later rounds are new to it, though one that nobody else had heard of may have had the number."""
+        self.payloads = {key: sent for key, sent in self.payloads.items() if key[0] != worker or key[2] <= round}
+        for account in [account for account in self.offered if account[0] == worker]:
+            offers = self.offered[account]
+            for later in [number for number in offers if number > round]:
+                offers[-len(offers) - 1_000_000 - later] = offers.pop(later)
+
     def kill(self, address: Address, down_s: float = 0.3) -> None:
         core = self.cores.get(address)
         if isinstance(core, Worker):
             self._bury(core)
         super().kill(address, down_s)
+
+    def _is_dispensable(self, first: Address, lost: dict[Address, Shard]) -> bool:
+        is_dispensable = super()._is_dispensable(first, lost)
+        for address in lost:
+            unconfirmed = self._unconfirmed.pop(address, {})
+            self.closed |= {} if is_dispensable else unconfirmed
+        return is_dispensable
 
     def _bury(self, core: Worker) -> None:
         feedback = core.shared.feedback
@@ -104,13 +130,22 @@ class AuditedSimulation(Simulation):
         super().act(core, action)
 
     def secure(self, core: Core, effects: Effects) -> None:
-        """Count what a shard has applied only once it is durable: what a crash undoes never happened."""
+        """Count what a shard has applied only once it is durable, or its backup has applied it: what a crash undoes never
+        happened.
+        """
         saved = self._durable.get(core.address)
         try:
             super().secure(core, effects)
         finally:
             if self._durable.get(core.address) is not saved or not self._faulty:
-                self.closed |= self._unsaved
+                self._count(core)
+
+    def _count(self, core: Core) -> None:
+        if isinstance(core, Shard) and core.is_covered:
+            self._unconfirmed.setdefault(core.address, {}).update(self._unsaved)
+            return
+        self.closed |= self._unconfirmed.pop(core.address, {})
+        self.closed |= self._unsaved
 
     def run(self) -> SimResult:
         with contextlib.ExitStack() as watching:
@@ -157,6 +192,8 @@ class AuditedSimulation(Simulation):
 
     def check(self, tolerance: float = 2e-5) -> None:
         """Raise unless every account balances."""
+        for address in self.coordinator.view.servers:
+            self.closed |= self._unconfirmed.pop(address, {})
         for worker in self.workers.values():
             if worker.address not in self.coordinator.view.members:
                 self._bury(worker)  # declared dead while alive, and the job ended before it was back; or it has left
@@ -193,7 +230,7 @@ class AuditedSimulation(Simulation):
     def _check_servers(self, tolerance: float) -> None:
         is_plain = not self.spec.server_optimizer.active_moments and self.spec.compression.error_feedback
         exchange = self.spec.strategy.needs.exchange
-        for shard in self.shards.values():
+        for shard in [shard for shard in self.shards.values() if shard.address in self.coordinator.view.servers]:
             for index, block in shard.blocks.items():
                 history = [closed for key, closed in sorted(self.closed.items()) if key[0] == index]
                 is_averaged = isinstance(block, AveragedBlock)

@@ -91,6 +91,7 @@ def make_spec(seed: int) -> JobSpec:
                 "workers": workers,
                 "max_workers": workers + 2,
                 "shards": choose.choice((1, 2)),
+                "replicas": random.Random(f"replicas/{seed}").choice((0, 1, 1)),
                 "block_bytes": 64,
             },
             "budget": {"steps": 10},

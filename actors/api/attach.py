@@ -135,7 +135,7 @@ def _spec(
         "seed": seed,
         **fields,
     }
-    data["scale"] = {**fields.get("scale", {}), "workers": workers, "shards": shards}
+    data["scale"] = {**fields.get("scale", {}), "workers": workers, "shards": shards, "replicas": 0}
     spec = parse_spec(data)
     if exchange_of(spec).server_steps:
         data["optimizer"] = server_rule(optimizer).model_dump()

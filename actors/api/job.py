@@ -172,7 +172,11 @@ def submit(
     folder.write("job.json", text.encode())
     kind: Any = ControllerActor
     controller = kind.options(
-        name=f"{job}:{CONTROLLER}", namespace=NAMESPACE, lifetime="detached", runtime_env=envs.own
+        name=f"{job}:{CONTROLLER}",
+        namespace=NAMESPACE,
+        lifetime="detached",
+        runtime_env=envs.own,
+        scheduling_strategy="DEFAULT",  # in nobody's placement group: it would end with whoever submits
     ).remote(order)
     return Job(job, controller, folder.uri)
 

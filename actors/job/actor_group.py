@@ -24,8 +24,17 @@ from actors.job.cluster import grows, resources
 from actors.job.link_choice import check_newcomers, choose_link
 from actors.job.packages import Environments
 from actors.shell.core_actor import Assignment
-from raysync.address import COORDINATOR, Address, Role
-from raysync.control.placing import Shortage, Wanted, demand_of, place_all, replica_of, seat_servers, servers_of
+from raysync.address import Address, Role
+from raysync.control.placing import (
+    Shortage,
+    Wanted,
+    demand_of,
+    elsewhere,
+    place_all,
+    replica_of,
+    seat_servers,
+    servers_of,
+)
 from raysync.control.reconcile import ActorSeen, Life
 from raysync.control.roles import ROLES, Room, found
 from raysync.spec import JobSpec
@@ -36,7 +45,8 @@ Reservation = tuple[str, PlacementGroup]
 NAMESPACE = "raysync"
 CONTROLLER = "controller"
 _RESERVE_S = 5.0
-_INTRODUCE_S = 60.0
+_MET_S = 5.0
+"""So long newcomers wait until all others have heard of them; one that is frozen hears of them when it wakes."""
 
 
 class ActorGroup:
@@ -112,20 +122,52 @@ class ActorGroup:
         self.next_worker = max(self.next_worker, *(address.index + 1 for address in workers))
         self._base = msgspec.structs.replace(self._base, resume=resume, elapsed_s=elapsed_s)
         scale = self._spec.scale
-        seats = seat_servers([node for node, _ in places], scale.shards, scale.shards_in)
+        seats = seat_servers([node for node, _ in places], scale.shards, scale.shards_in, scale.replicas or 0)
         for address, (node, group), guests in zip(workers, places, seats.guests, strict=True):
             self._make((address, *guests), node, group)
         for server in servers_of(self._spec):
             if server.role is not Role.SHARD:
                 self._make((server,), seats.coordinator)
-            elif server in seats.shards:  # those of all stages are neighbours in one process
-                self._make(tuple(server.at(stage) for stage in range(scale.stages)), seats.shards[server])
+        for shards, node in seats.shards:
+            self._make_shards(shards, node)
 
-    def renew(self, name: Address) -> None:
-        """Start an actor again that was lost and held nothing, beside the coordinator."""
-        self.dismiss(name)
+    @property
+    def num_backups(self) -> int:
+        """How many follow each shard."""
+        return self._spec.scale.replicas or 0
+
+    def use(self, spec: JobSpec) -> None:
+        """Make actors for this job from now on: the same, with what was left open worked out."""
+        self._spec, self._base = spec, msgspec.structs.replace(self._base, spec=spec.model_dump_json())
+
+    def stand_by(self, newcomer: Address, served_on: str | None) -> None:
+        """Start a shard that may follow another, on another node than that one's if there is one."""
         self._base = msgspec.structs.replace(self._base, resume=None)
-        self._make((name,), str(self.members[COORDINATOR].node))
+        self._make_shards((newcomer,), elsewhere(served_on, self._training()))
+
+    def _make_shards(self, shards: tuple[Address, ...], node: str) -> None:
+        """Start a process with shards, each for all stages."""
+        self._make(tuple(found.at(stage) for found in shards for stage in range(self._spec.scale.stages)), node)
+
+    def renew(self, name: Address, elapsed_s: float = 0.0) -> None:
+        """Start an actor again that was lost, beside a worker: it held nothing, or asks for what it must know."""
+        self.dismiss(name)
+        self._base = msgspec.structs.replace(self._base, resume=None, elapsed_s=elapsed_s)
+        self._make((name,), self._training()[0])
+
+    def _training(self) -> list[str]:
+        """Return the nodes of workers that are up, the first worker's first: others may be far from all of them."""
+        up = [found for _, found in sorted(self.members.items()) if found.seen.life in (Life.STARTING, Life.ALIVE)]
+        training = [found.node for found in up if found.node and ROLES[found.name.role].room is Room.RESERVED]
+        return training or [found.node for found in up if found.node] or [ray.get_runtime_context().get_node_id()]
+
+    def node_of(self, address: Address) -> str | None:
+        """Return the node of the actor that hosts a core."""
+        return next((found.node for found in self.members.values() if address in found.addresses), None)
+
+    def host_of(self, address: Address) -> ActorRecord | None:
+        """Return the actor that hosts a core."""
+        return next((found for found in self.members.values() if address in found.addresses), None)
 
     def add_replica(self) -> str | None:
         """Start one more worker, or all stages of one more pipeline; return why not, if not."""
@@ -191,8 +233,11 @@ class ActorGroup:
         others of newcomers. Return who is new.
         """
         present = [member for member in self.members.values() if member.seen.life in (Life.STARTING, Life.ALIVE)]
+        if self.link is None and any(member.hello is None for member in present):
+            return []
+        present = [member for member in present if member.hello is not None]  # the others come when they say hello
         fresh = [member for member in present if not member.introduced]
-        if not fresh or any(member.hello is None for member in (fresh if self.link else present)):
+        if not fresh:
             return []
         book = {address: member.contact for member in present for address in member.addresses}
         if self.link is None:
@@ -201,13 +246,24 @@ class ActorGroup:
                 return []
             self.link, self.link_reason = chosen
         elif self.link == "direct":
-            check_newcomers(fresh, book)
+            reached = check_newcomers(fresh, book)
+            present = [member for member in present if member not in fresh or member in reached]
+            fresh = reached
+            if not fresh:
+                return []
+            book = {address: member.contact for member in present for address in member.addresses}
         calls = [member.actor.introduce.remote(self.link, book) for member in present]
-        ray.wait(calls, num_returns=len(calls), timeout=_INTRODUCE_S)
+        ray.wait(calls, num_returns=len(calls), timeout=_MET_S)
         for member in fresh:
             member.introduced = True
             member.seen = ActorSeen(Life.ALIVE) if member.seen.life is Life.STARTING else member.seen
         return fresh
+
+    def introduce_again(self, member: ActorRecord) -> None:
+        """Tell an actor that was frozen of whoever came meanwhile; whatever it waits for, it asks for again."""
+        present = [other for other in self.members.values() if other.seen.life in (Life.STARTING, Life.ALIVE)]
+        book = {address: other.contact for other in present if other.introduced for address in other.addresses}
+        member.actor.introduce.remote(self.link, book)
 
     # Ending
 
@@ -231,12 +287,14 @@ class ActorGroup:
     def adopt(self) -> None:
         """Take over actors that are already there: the controller itself was restarted."""
         groups = {entry["name"]: entry for entry in placement_group_table().values()}
+        kept: set[str] = set()
         for entry in ray.util.list_named_actors(all_namespaces=True):
             job, _, rest = entry["name"].partition(":")
             if entry["namespace"] != NAMESPACE or job != self._job or rest == CONTROLLER:
                 continue
             text, _, life = rest.rpartition(":")
             name, group = Address.parse(text), None
+            kept.add(entry["name"])
             try:
                 actor = ray.get_actor(entry["name"], namespace=NAMESPACE)
                 group = get_placement_group(entry["name"]) if entry["name"] in groups else None
@@ -244,7 +302,7 @@ class ActorGroup:
                 continue  # it has just gone; `mark_missing` notices
             member = ActorRecord((name,), actor, None, group)
             try:
-                member.hello = ray.get(actor.hello.remote(), timeout=_INTRODUCE_S)
+                member.hello = ray.get(actor.hello.remote(), timeout=_MET_S)
             except RayError:
                 continue  # its `wait` tells how it is
             finally:
@@ -254,7 +312,6 @@ class ActorGroup:
             self.life, self.link = max(self.life, int(life)), member.hello.link or self.link
             if member.introduced:
                 member.seen = ActorSeen(Life.ALIVE)
-        kept = {self._label(name) for name in self.members}
         for label, entry in groups.items():
             if label.startswith(f"{self._job}:") and label not in kept and entry["state"] != "REMOVED":
                 remove_placement_group(get_placement_group(label))

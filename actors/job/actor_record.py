@@ -12,6 +12,7 @@ from actors.link.base import Contact
 from actors.link.direct import sweep
 from actors.shell.core_actor import Hello, Outcome
 from raysync.address import Address
+from raysync.control.pulse import Pulse
 from raysync.control.reconcile import ActorSeen, Life
 
 _HALT_S = 12.0
@@ -29,6 +30,9 @@ class ActorRecord:
         self.calls: dict[Any, str] = {actor.hello.remote(): "hello", actor.wait.remote(): "wait"}
         """Answers still to come."""
         self.seen = ActorSeen(Life.STARTING)
+        self.pulse = Pulse()
+        self.frozen_s: float | None = None
+        """When it was found not to answer."""
 
     @classmethod
     def lost(cls, address: Address) -> ActorRecord:
@@ -36,6 +40,7 @@ class ActorRecord:
         member = cls.__new__(cls)
         member.addresses, member.actor, member.node, member.group = (address,), None, None, None
         member.hello, member.introduced, member.calls = None, False, {}
+        member.pulse, member.frozen_s = Pulse(), None
         member.seen = ActorSeen(Life.DEAD, "it was gone when the controller came back")
         return member
 

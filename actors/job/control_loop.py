@@ -16,18 +16,20 @@ from actors.job.executor import Executor
 from actors.job.history import History
 from actors.job.observed import Observed
 from actors.job.steering import Steering
+from actors.job.watch import Watch
 from actors.shell.coordinator import Progress
 from actors.shell.worker import FINAL
 from actors.storage.folder import MODEL, Folder, checkpoint_name
 from actors.storage.journal import Journal
 from actors.storage.keeper import Keeper
 from actors.storage.retry import Backoff
-from raysync.address import COORDINATOR
+from raysync.address import COORDINATOR, Role
 from raysync.control.controller_memory import Memory, wanted_workers
 from raysync.control.incidents import Incidents, with_deaths
 from raysync.control.placing import replica_of
-from raysync.control.reconcile import Act, Plan, Seen, StopAsked, reconcile
+from raysync.control.reconcile import Act, Life, Plan, Seen, StopAsked, reconcile
 from raysync.control.states import JobState
+from raysync.engine import messages as m
 from raysync.errors import NotRunning
 from raysync.events import ActorStarted
 from raysync.spec import JobSpec
@@ -37,6 +39,7 @@ _PENDING_POLL_S = 1.0
 _FLUSH_S = 2.0
 _MODEL_S = 10.0
 """How long after a job's end its model may take to appear in a folder that is shared between machines."""
+_NEW_COORDINATOR = (Act.LAUNCH, Act.RECOVER, Act.SUCCEED)
 _RAY_S = 600.0
 """For how long Ray may fail before the job has."""
 
@@ -68,6 +71,9 @@ class ControlLoop:
         self._num_steps: int | None = None
         """How many steps the present coordinator had decided on when last asked."""
         self._flushed_s = self._looked_s = 0.0
+        self._orphaned_s: float | None = None
+        self._is_asking = False
+        self._watch, self._waited_s = Watch(group, group.introduce_again), _POLL_S
         self._storage, self._ray = Backoff(), Backoff()
 
     @property
@@ -108,12 +114,15 @@ class ControlLoop:
         memory = self._memory
         self._group.adopt()
         memory.incarnation = self._group.life = max(memory.incarnation, self._group.life)
-        self._journal.begin(memory.incarnation)
+        self._journal.begin(memory.incarnation, takes_over=memory.is_succeeded)
         memory.checkpoint = self._executor.newest_checkpoint()  # one may have been completed meanwhile
         if memory.state is JobState.PENDING or (memory.state is JobState.STARTING and memory.view == 0):
             self._group.dismiss_all()
             memory.state = JobState.PENDING
             return
+        self._group.use(
+            self._spec.model_copy(update={"scale": self._spec.scale.model_copy(update={"replicas": memory.replicas})})
+        )
         self._group.mark_missing(memory.members)
 
     # Looking
@@ -134,6 +143,7 @@ class ControlLoop:
                 self._history.note(ActorStarted(str(member.name), self._group.link, *where))
         with contextlib.suppress(RayError, NotRunning):  # the next look tells what became of it
             self._steering.begin()
+        self._watch.look(self._waited_s)
         self._ask_coordinator()
         if time.monotonic() - self._flushed_s > _FLUSH_S and self._history.is_writable:
             self._flushed_s = time.monotonic()
@@ -147,13 +157,17 @@ class ControlLoop:
         if may_ask and coordinator is not None and coordinator.introduced:
             self._progress_call = coordinator.actor.progress.remote(self._history.last_source, _POLL_S)
         extra = [self._progress_call] if self._progress_call is not None else []
-        for call in self._group.poll(_POLL_S, extra):
+        self._waited_s = self._watch.wait_s or _POLL_S
+        for call in self._group.poll(self._waited_s, extra):
             self._progress_call = None
             with contextlib.suppress(RayError):  # its own answer tells of its death
                 self._take_in(ray.get(call))
 
     def _take_in(self, progress: Progress) -> None:
         memory = self._memory
+        self._is_asking = progress.is_asking
+        if progress.is_asking or (memory.is_succeeded and not self._steering.has_begun):
+            return
         if self._num_steps is not None and progress.next_step > self._num_steps:
             memory.incidents, memory.recoveries = Incidents(), 0
         self._num_steps = progress.next_step
@@ -162,6 +176,8 @@ class ControlLoop:
             self._finished, self._finished_s = True, time.monotonic()
         before = (memory.members, memory.knobs, memory.asked, memory.checkpoint)
         memory.view, memory.knobs = progress.view, progress.knobs
+        memory.servers, memory.backups = progress.servers, progress.backups
+        self._tell_stand_bys()
         memory.members = frozenset(progress.members)
         if progress.asked.version > memory.asked.version:
             memory.asked = progress.asked
@@ -169,6 +185,33 @@ class ControlLoop:
             memory.checkpoint = f"{self._folder.uri}/{checkpoint_name(progress.checkpoint)}"
         if before != (memory.members, memory.knobs, memory.asked, memory.checkpoint):
             self._history.save()
+
+    def _tell_stand_bys(self) -> None:
+        """Offer shards that follow none to the coordinator, and see how long a slot has been without its shard."""
+        memory, hosts = self._memory, self._group.members.values()
+        known = {*memory.servers, *memory.backups}
+        up = [member for member in hosts if member.introduced and member.seen.life is Life.ALIVE]
+        for who in [who for member in up for who in member.addresses if who.role is Role.SHARD and who.stage == 0]:
+            if memory.servers and who not in known:
+                with contextlib.suppress(RayError, NotRunning, TimeoutError):
+                    self._steering.ask("tell", m.StandBy(who=who))
+
+    @property
+    def _orphaned_for_s(self) -> float:
+        """How long a slot has been without its shard."""
+        up = {
+            who
+            for member in self._group.members.values()
+            if member.seen.life is not Life.DEAD
+            for who in member.addresses
+        }
+        coordinator = self._group.members.get(COORDINATOR)
+        is_led = coordinator is not None and coordinator.seen.life is Life.ALIVE and self._steering.has_begun
+        if not is_led or self._is_asking or all(server in up for server in self._memory.servers):
+            self._orphaned_s = None
+            return 0.0
+        self._orphaned_s = self._orphaned_s or time.monotonic()
+        return time.monotonic() - self._orphaned_s
 
     # Deciding
 
@@ -179,7 +222,7 @@ class ControlLoop:
             self.end(plan.state, plan.reason)
             return
         self._count_deaths(plan)
-        if any(action.act in (Act.LAUNCH, Act.RECOVER) for action in plan.actions):
+        if any(action.act in _NEW_COORDINATOR for action in plan.actions):
             # First, so that a controller after this one knows what was begun.
             self._history.enter(plan.state, plan.reason)
         try:
@@ -197,8 +240,8 @@ class ControlLoop:
 
     def _forget_coordinator(self, act: Act) -> None:
         """Expect nothing more of the coordinator before the one that is about to be started."""
-        if act in (Act.LAUNCH, Act.RECOVER):
-            self._progress_call, self._num_steps, self._finished = None, None, False
+        if act in _NEW_COORDINATOR:
+            self._progress_call, self._num_steps, self._finished, self._is_asking = None, None, False, False
             self._history.restarted()
 
     def _seen(self) -> Seen:
@@ -213,6 +256,11 @@ class ControlLoop:
             leaving=memory.leaving,
             wanted_workers=wanted_workers(memory, lambda: self._executor.num_first),
             num_shards=self._spec.scale.shards,
+            serving=memory.servers,
+            backups=memory.backups,
+            num_backups=memory.replicas,
+            orphaned_s=self._orphaned_for_s,
+            is_asking=self._is_asking,
             num_stages=self._spec.scale.stages,
             shards_in_workers=self._spec.scale.shards_in == "workers",
             shortage=self._executor.shortage,

@@ -56,14 +56,14 @@ class ControllerActor:
         first = 0 if is_whole else memory.reserved
         claim = self._keeper.claim
         self._journal = patiently(lambda: Journal(self._folder, first, claim), "opening the journal", LONG_S)
-        self._journal.begin(memory.incarnation)
+        self._journal.begin(memory.incarnation, takes_over=memory.is_succeeded)
         self._lines = LogShipper(CONTROLLER, self._journal.lines)
         self._lines.install()
         base = Assignment(order.job, (), order.spec, order.key, order.driver, order.folder, is_followed=True)
         me = ray.get_runtime_context().current_actor
         group = ActorGroup(order.job, self._spec, base, order.envs, me)
         group.life, group.next_worker = memory.incarnation, memory.next_worker
-        self._steering = Steering(self._spec, self._keeper, group)
+        self._steering = Steering(self._spec, self._keeper, group, self._journal)
         if order.knobs is not None:
             self._steering.take(order.knobs)
         parts = (self._keeper, self._journal, group, self._steering)

@@ -14,8 +14,8 @@ from actors.job.steering import Steering
 from actors.storage.folder import Folder, completed, read_manifest
 from actors.storage.journal import Journal
 from actors.storage.keeper import Keeper
-from raysync.address import COORDINATOR, Address, Role
-from raysync.control.placing import replica_of
+from raysync.address import COORDINATOR, Address, Role, shard
+from raysync.control.placing import replica_of, with_backups
 from raysync.control.reconcile import Act, Action, ActorSeen, Life
 from raysync.engine import messages as m
 from raysync.events import WorkerDied
@@ -64,12 +64,20 @@ class Executor:
             case Action(Act.RETIRE, Address() as who):
                 self._steering.ask("tell", m.Leave(sender=who))
                 self._memory.leaving |= {who}
+            case Action(Act.LEAVE_OUT, Address() as who):
+                self._steering.ask("tell", m.Died(who=who))
             case Action(Act.REMOVE_DEAD, Address() as who):
                 self._remove_dead(who)
             case Action(Act.DISMISS, Address() as who):
                 self._dismiss(who)
             case Action(Act.RENEW, Address() as who):
                 self._renew(who)
+            case Action(Act.PROMOTE, Address() as who):
+                self._promote(who)
+            case Action(Act.STAND_BY, Address() as who):
+                self._stand_by(who)
+            case Action(Act.SUCCEED, Address() as who):
+                self._succeed(who)
             case Action(Act.RECOVER):
                 self._recover()
 
@@ -130,6 +138,39 @@ class Executor:
         why = f"it died {self._num_renewed} times, last: {member.seen.detail}; set eval.on: workers"
         member.seen = ActorSeen(Life.FAILED, why)
 
+    def _promote(self, who: Address) -> None:
+        """Tell the coordinator of a shard's death; once it can be told, clear up after the actor."""
+        coordinator = self._group.members.get(COORDINATOR)
+        if coordinator is None or not self._steering.has_begun or coordinator.seen.life is not Life.ALIVE:
+            return  # once it has been told to begin
+        self._steering.ask("tell", m.Died(who=who))
+        host = self._group.host_of(who)
+        if host is not None and host.name.role is Role.SHARD and who == max(other.at(0) for other in host.addresses):
+            self._group.dismiss(host.name)
+
+    def _stand_by(self, slot: Address) -> None:
+        """Start a shard that may follow the one of a slot, under a number that no shard had."""
+        memory = self._memory
+        memory.generations += 1
+        self._keeper.save()  # first: no number is used twice
+        newcomer = shard(slot.index + self._spec.scale.shards * memory.generations)
+        self._group.stand_by(newcomer, self._group.node_of(memory.servers[slot.index]))
+
+    def _succeed(self, who: Address) -> None:
+        """Start another coordinator; it numbers its events anew, and is told whom to ask once it can be."""
+        memory = self._memory
+        memory.recoveries += 1
+        memory.successions += 1
+        self._begin_incarnation(takes_over=True)
+        self._keeper.save()  # first: a controller after this one must know that it has to ask
+        self._group.renew(who, self._history.now_s)
+
+    def _begin_incarnation(self, *, takes_over: bool) -> None:
+        self._memory.incarnation += 1
+        self._memory.is_succeeded = takes_over
+        self._group.life = self._memory.incarnation
+        self._journal.begin(self._memory.incarnation, takes_over=takes_over)
+
     def _recover(self) -> None:
         """Go back to the newest checkpoint with everything; which one that is comes first, for it may fail."""
         memory = self._memory
@@ -148,13 +189,15 @@ class Executor:
             self.shortage = f"{memory.resume} cannot be read now: {error}"
             return
         self._num_launched = len({who.index for who in workers})
-        memory.incarnation += 1
-        self._group.life = memory.incarnation
-        self._journal.begin(memory.incarnation)
+        memory.servers, memory.backups = (), ()
+        self._begin_incarnation(takes_over=False)
         places = self._group.reserve(workers)
         self.shortage = places if isinstance(places, str) else None
         if isinstance(places, str):
             return
+        spec = with_backups(self._spec, len({node for node, _ in places}))
+        memory.replicas = spec.scale.replicas or 0
+        self._group.use(spec)
         try:
             self._group.launch(places, workers, memory.resume, manifest["elapsed_s"] if manifest else 0.0)
         except RayError as error:

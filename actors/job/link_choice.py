@@ -14,6 +14,8 @@ from raysync.control.reconcile import ActorSeen, Life
 from raysync.control.roles import ROLES
 
 _PROBE_S = 5.0
+_NEWCOMER_S = 1.0
+"""The same for newcomers, for whom others wait."""
 
 
 def choose_link(wish: str, present: list[ActorRecord], book: Mapping[Address, Contact]) -> tuple[str, str] | None:
@@ -48,17 +50,38 @@ def choose_link(wish: str, present: list[ActorRecord], book: Mapping[Address, Co
     return "ray", f"direct does not work: {problem}"
 
 
-def check_newcomers(fresh: list[ActorRecord], book: Mapping[Address, Contact]) -> None:
-    """Let newcomers that cannot reach every actor over the direct link fail for that reason."""
-    for member in fresh:
+def check_newcomers(fresh: list[ActorRecord], book: Mapping[Address, Contact]) -> list[ActorRecord]:
+    """Return the newcomers that reach every actor over the direct link. One that does not reach an actor which answers
+    has failed for that reason; where that one is silent too, it is the one to blame, and the newcomer waits.
+    """
+    calls = [member.actor.probe.remote(_peers(member, book), _NEWCOMER_S) for member in fresh]
+    reached = []
+    for member, call in zip(fresh, calls, strict=True):
         try:
-            unreached = ray.get(member.actor.probe.remote(_peers(member, book), _PROBE_S), timeout=_PROBE_S + 20)
-        except RayActorError:
-            continue  # its `wait` tells of its death
-        except (GetTimeoutError, RayError) as error:
-            unreached = [f"any other ({type(error).__name__})"]
-        if unreached:
+            unreached: list[Address] = ray.get(call, timeout=_NEWCOMER_S + 2)
+        except RayError:
+            continue  # its `wait` tells of its death; or it is slow
+        if not unreached:
+            reached.append(member)
+        elif _answers(book[unreached[0]]) and not _reaches(member, unreached[0], book):
             member.seen = ActorSeen(Life.FAILED, f"its direct link cannot reach {unreached[0]}")
+    return reached
+
+
+def _reaches(member: ActorRecord, peer: Address, book: Mapping[Address, Contact]) -> bool:
+    """Try once more, and longer: a peer may only have been busy."""
+    try:
+        return not ray.get(member.actor.probe.remote({peer: book[peer]}, _PROBE_S), timeout=_PROBE_S + 2)
+    except RayError:
+        return True
+
+
+def _answers(contact: Contact) -> bool:
+    try:
+        ray.get(contact.actor.ping.remote(), timeout=_NEWCOMER_S)
+    except RayError:
+        return False
+    return True
 
 
 def _peers(member: ActorRecord, book: Mapping[Address, Contact]) -> dict[Address, Contact]:

@@ -14,7 +14,7 @@ from raysync.control.reconcile import Life
 from raysync.ports import ActorStatus
 from raysync.spec import JobSpec
 
-_LOOK_S = 1.0
+_LOOK_S = 0.2
 
 
 class Observed:
@@ -64,6 +64,7 @@ class Observed:
             "error_feedback": compression.error_feedback,
             "decides_ahead": needs.decides_ahead,
             "shards_in": self._spec.scale.shards_in,
+            "backups": self._group.num_backups,
             "devices": sorted({facts["device"] for facts in told.values() if "device" in facts}),
             "actors": told,
         }

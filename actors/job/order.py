@@ -53,5 +53,6 @@ def first_memory(order: JobOrder, spec: JobSpec) -> Memory:
         logger.warning("the knobs of %s could not be read: %s", order.resume, error)
         return memory
     board.begin_anew()
+    memory.successions = int(part["membership"].get("life", 0))  # its cores obey no coordinator before that one
     memory.knobs, memory.asked = board.knobs, board.ahead()
     return memory

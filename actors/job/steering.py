@@ -11,6 +11,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from actors.job.actor_group import ActorGroup
 from actors.job.actor_record import ActorRecord
+from actors.storage.journal import Journal
 from actors.storage.keeper import Keeper
 from raysync.address import COORDINATOR, Role
 from raysync.control.controller_memory import Memory, StopWanted
@@ -20,7 +21,8 @@ from raysync.errors import NotRunning
 from raysync.knobs import Knobs, overlaid, turn
 from raysync.spec import JobSpec
 
-_ASK_S = 60.0
+_ASK_S = 10.0
+"""One that does not answer for longer is frozen, and another takes its place."""
 
 
 class Steering:
@@ -30,8 +32,8 @@ class Steering:
     are in force from its first decision on. A coordinator that went back to a checkpoint gets what was turned since.
     """
 
-    def __init__(self, spec: JobSpec, keeper: Keeper, group: ActorGroup) -> None:
-        self._spec, self._keeper, self._group = spec, keeper, group
+    def __init__(self, spec: JobSpec, keeper: Keeper, group: ActorGroup, journal: Journal) -> None:
+        self._spec, self._keeper, self._group, self._journal = spec, keeper, group, journal
         self._turning = threading.Lock()
         self._begun: ActorRecord | None = None
         """The coordinator that has been told to begin."""
@@ -61,7 +63,7 @@ class Steering:
                 return
             self._memory.asked, self._memory.early = asked, knobs
             self._keeper.save()
-            if self._has_begun:
+            if self.has_begun:
                 self.ask("tell", m.Begin(knobs=asked))
 
     def begin(self) -> None:
@@ -72,8 +74,32 @@ class Steering:
         replicas = [found for found in self._group.members.values() if found.name.role in (Role.WORKER, Role.STAGE)]
         num_workers = len({found.name.index for found in replicas if found.seen.life is not Life.DEAD})
         with self._turning:
-            self.ask("tell", m.Begin(knobs=self._memory.asked, workers=num_workers or None))
+            begin = m.Begin(knobs=self._memory.asked, workers=num_workers or None, succession=self._succession())
+            self.ask("tell", begin)
             self._begun = coordinator
+
+    def _succession(self) -> m.Succession | None:
+        """Return whom a coordinator asks that takes over; None for the first one, and for one with a checkpoint."""
+        memory = self._memory
+        if not memory.is_succeeded:
+            return None
+        found = self._group.members.values()
+        up = (Life.STARTING, Life.ALIVE)
+        cores = [who for member in found if member.seen.life in up and member.introduced for who in member.addresses]
+        ended = {who.at(0) for member in found if member.seen.life is Life.GONE for who in member.addresses}
+        return m.Succession(
+            life=memory.successions,
+            roster=tuple(who for who in sorted(cores) if who.role not in (Role.COORDINATOR, Role.EVALUATOR)),
+            parted=tuple(sorted(who for who in ended if who.role in (Role.WORKER, Role.STAGE))),
+            told_step=self._told_step,
+        )
+
+    @property
+    def _told_step(self) -> int:
+        """The last step that was decided on for all; where each worker has its own clock, the last that was told of."""
+        if self._spec.strategy.needs.pacing == "bounded":
+            return self._journal.step - 1
+        return self._journal.decided_step
 
     def stop(self, wanted: StopWanted) -> None:
         """Have the job end; asking again may only shorten the bound."""
@@ -87,6 +113,8 @@ class Steering:
         stop, coordinator = self._memory.stop, self._group.members.get(COORDINATOR)
         if stop is None or coordinator is None or coordinator is not self._begun or coordinator is self._stop_told_to:
             return
+        if coordinator.seen.life is not Life.ALIVE:
+            return  # whoever takes over is told
         if stop.with_checkpoint and self._memory.view > 0:
             self.ask("tell", m.TakeCheckpoint())
         self.ask("tell", m.Stop(reason=stop.reason))
@@ -108,11 +136,12 @@ class Steering:
             raise error.cause if isinstance(error.cause, Exception) else error from None
 
     @property
-    def _has_begun(self) -> bool:
+    def has_begun(self) -> bool:
+        """Whether the present coordinator has been told to begin."""
         return self._begun is not None and self._group.members.get(COORDINATOR) is self._begun
 
     def _turned(self, changes: dict[str, Any], expected_version: int | None, dry_run: bool, by: str) -> Knobs:
-        if self._has_begun:
+        if self.has_begun:
             try:
                 return self.ask("turn", changes, expected_version, dry_run, by)  # type: ignore[no-any-return]
             except RayActorError:

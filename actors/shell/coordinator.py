@@ -17,6 +17,7 @@ from actors.storage.folder import Folder, checkpoint_name, model_names, newest_n
 from actors.storage.retry import LONG_S, patiently
 from raysync import __version__
 from raysync.address import COORDINATOR, Address
+from raysync.control.placing import slot_of
 from raysync.engine import messages as m
 from raysync.engine.coordinator import Coordinator
 from raysync.engine.effects import KeepPart
@@ -51,6 +52,12 @@ class Progress(msgspec.Struct, frozen=True):
     """What the coordinator's clock says."""
     asked: Knobs
     """As they will be with the next decision."""
+    servers: tuple[Address, ...]
+    """The shard of each slot."""
+    backups: tuple[Address | None, ...]
+    """Who follows each."""
+    is_asking: bool
+    """It takes over from another, and does not know yet what that one knew."""
 
 
 class CoordinatorSeat(Seat):
@@ -114,7 +121,8 @@ class CoordinatorSeat(Seat):
         super().keep_part(part)
         folder = self._job_folder.at(checkpoint_name(part.checkpoint))
         view, stages = self.core.view, range(self._spec.scale.stages)
-        parts = [COORDINATOR, *(who.at(stage) for who in (*view.members, *view.servers) for stage in stages)]
+        cores = [slot_of(self._spec, who) for who in (*view.members, *view.servers)]
+        parts = [COORDINATOR, *(who.at(stage) for who in cores for stage in stages)]
         files = [*map(part_name, parts), *model_names(self._spec)]
         facts = {
             "raysync": __version__,
@@ -157,7 +165,7 @@ class CoordinatorActor(CoreActor):
             seat.events = [event for event in seat.events if event.sequence > after]
             seat.news.wait_for(lambda: seat.events or seat.finished, wait_s)
             seat.news.wait_for(lambda: seat.finished, _COALESCE_S)
-            core, finished = seat.core, seat.finished
+            core, finished, is_asking = seat.core, seat.finished, seat.core.is_asking
             view, knobs, num_steps, checkpoint = core.view, core.knobs, core.steps_made, seat.checkpoint
             events = list(seat.events)  # last: whoever hears that a knob is in force has all that happened before
         return Progress(
@@ -171,6 +179,9 @@ class CoordinatorActor(CoreActor):
             checkpoint,
             seat.now_s,
             seat.asked,
+            view.servers,
+            view.backups,
+            is_asking,
         )
 
     @ray.method(concurrency_group="control")

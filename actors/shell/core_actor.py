@@ -19,18 +19,20 @@ from actors.link.base import Contact, Endpoint, Link
 from actors.link.direct import DirectLink, sweep
 from actors.link.ray import RayLink
 from actors.shell.core_loop import CoreLoop
+from actors.shell.process import is_stopped
 from actors.shell.seat import Seat
 from actors.shell.versions import Code, differences, this_code
 from actors.storage.folder import Folder, part_name, read_part
 from actors.storage.log_shipper import LogShipper
 from actors.storage.retry import LONG_S, patiently
 from raysync.address import Address
+from raysync.control.placing import slot_of
 from raysync.failure import explain
 from raysync.spec import JobSpec
 
 logger = logging.getLogger(__name__)
 
-CONCURRENCY = {"link": 1, "wait": 4, "control": 8}
+CONCURRENCY = {"link": 1, "wait": 4, "control": 8, "pulse": 1}
 _INTRODUCTION_S = 300.0
 _LAST_WORDS_S = 2.0
 HOSTED_S = 60.0
@@ -161,10 +163,15 @@ class CoreActor:
         sent = self._direct.network_bytes if self._direct is not None else None
         return {**self._facts, "peak_rss_bytes": _peak_rss_bytes(), "network_bytes_sent": sent}
 
-    @ray.method(concurrency_group="control")
+    @ray.method(concurrency_group="pulse")
     def ping(self) -> str:
         """Answer."""
         return str(self.name)
+
+    @ray.method(concurrency_group="pulse")
+    def sees_stopped(self, pid: int) -> bool:
+        """Return whether another process of this machine is stopped."""
+        return is_stopped(pid)
 
     @ray.method(concurrency_group="control")
     def halt(self) -> None:
@@ -230,7 +237,7 @@ class CoreActor:
 
     def _saved(self, address: Address) -> dict[str, Any] | None:
         """Return the state a core continues from; None if it starts anew."""
-        if self.assignment.resume is None:
+        if self.assignment.resume is None or slot_of(self.spec, address) != address:
             return None
         folder = Folder(self.assignment.resume)
 

@@ -152,7 +152,7 @@ class CoreLoop(Host):
     def act(self, core: Core, action: Callable[[], Effects]) -> None:
         """Let a core act; then do what no other core waited for, and pass on what cores here said to each other."""
         super().act(core, action)
-        self._link.limit_mbit = core.spec.transport.limit_mbit
+        self._link.limits(core.spec.transport)
         self.carry_out(core, core.settle())
         self._seats[core.address].acted()
         if self._is_passing_on:
@@ -170,7 +170,9 @@ class CoreLoop(Host):
         return self._seats[core.address].now_s
 
     def secure(self, core: Core, effects: Effects) -> None:
-        """Promise nothing yet: a server that dies takes its job back to the last checkpoint."""
+        """Promise nothing: cores see to it themselves. A shard is followed by its backup, a coordinator asks; a shard
+        without a backup takes its job back to the last checkpoint.
+        """
 
     def send(self, core: Core, send: Send) -> None:
         """Send over the link, or keep for a core in this process."""

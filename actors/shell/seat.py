@@ -6,6 +6,7 @@ import time
 
 from actors.storage.folder import Folder, checkpoint_name, write_part
 from actors.storage.retry import patiently
+from raysync.control.placing import slot_of
 from raysync.engine.core import Core
 from raysync.engine.effects import Effects, KeepPart
 from raysync.events import Event
@@ -35,7 +36,8 @@ class Seat:
         """Write the core's part of a checkpoint; raises `OSError` or `CheckpointError` if that cannot be."""
         if self._folder is None:
             return
-        folder, address = self._folder.at(checkpoint_name(part.checkpoint)), self.core.address
+        folder = self._folder.at(checkpoint_name(part.checkpoint))
+        address = slot_of(self.core.spec, self.core.address)
         patiently(lambda: write_part(folder, address, part.state), f"writing {address}'s part of {folder.uri}")
 
     def keep_model(self) -> None:

@@ -45,7 +45,8 @@ class WorkerSeat(Seat):
         from raysync.tasks.workload import Workload
 
         prepare_codecs(spec.compression)
-        self._new, self._job_folder, self._watch = Phase.NEW, folder, Stopwatch()
+        self._new, self._ready, self._job_folder = Phase.NEW, Phase.READY, folder
+        self._watch = Stopwatch(is_stage=address.role is Role.STAGE)
         core: Member = found(ROLES[address.role].core)(
             address,
             spec,
@@ -62,6 +63,8 @@ class WorkerSeat(Seat):
         self.first_step_s: float | None = None
         """When the first step was computed, by the wall clock."""
         self._first_cpu_s = 0.0
+        self.step_s: float | None = None
+        """How long the last step, or a stage's last operation, took to compute."""
 
     def work(self) -> Effects:
         """Join, then compute and time it."""
@@ -71,6 +74,8 @@ class WorkerSeat(Seat):
         todo: Todo | None = getattr(self.core, "todo", None)
         started_s = time.time()
         effects = self.core.work()
+        self.step_s = time.time() - started_s
+        self._watch.ended(is_starved=self.core.phase is self._ready and not self.is_ready)
         if todo is not None and self.trace is not None and len(self.trace) < _TRACED:
             self.trace.append(Traced(self.core.address, *todo, started_s, time.time()))
         if self.first_step_s is None:
@@ -129,5 +134,5 @@ class WorkerActor(CoreActor):
     def facts(self) -> dict[str, Any]:
         """Return what really runs here."""
         seat = self._host and self._host.seat(self.name)
-        told = {name: getattr(seat, name, None) for name in ("first_step_s", "busy_ratio")}
+        told = {name: getattr(seat, name, None) for name in ("first_step_s", "busy_ratio", "step_s")}
         return {**super().facts(), **told}

@@ -21,7 +21,7 @@ import msgspec
 from actors.storage.folder import Folder
 from actors.storage.pieces import Uploaded, read_lines, size_of
 from actors.storage.tensorboard import Board
-from raysync.events import AnyEvent, Event, Metrics
+from raysync.events import AnyEvent, Decision, Event, Metrics
 from raysync.ports import LogPage, Records
 
 _REMEMBERED = 20_000
@@ -56,6 +56,8 @@ class Journal:
         self.latest: dict[str, float] = {}
         """The last value of every metric."""
         self.step = 0
+        self.decided_step = -1
+        """The step of the last decision that was told."""
         self.last_s = 0.0
         """The time of the last record."""
         self._replay()
@@ -69,10 +71,11 @@ class Journal:
         """The controller's own events that could not be written yet."""
         self.grown = threading.Condition()
 
-    def begin(self, incarnation: int) -> None:
-        """Hear another coordinator from now on, which counts its events anew."""
+    def begin(self, incarnation: int, *, takes_over: bool = False) -> None:
+        """Hear another coordinator from now on, which counts its events anew, and its steps unless it takes over."""
         if incarnation != self.incarnation:
             self.incarnation, self.last_source = incarnation, -1
+            self.decided_step = self.decided_step if takes_over else -1
 
     def add(self, event: Event) -> None:
         """Take in a coordinator's event, once; raise `OSError` if it cannot be written now: it is not heard then."""
@@ -179,6 +182,8 @@ class Journal:
 
     def _observe(self, record: Event) -> None:
         self.step, self.last_s = max(self.step, record.step), max(self.last_s, record.time_s)
+        if record.kind == Decision.kind:
+            self.decided_step = record.step
         if record.kind == Metrics.kind:
             self.latest |= record.data
 

@@ -63,7 +63,19 @@ class Memory(msgspec.Struct, kw_only=True):
     recoveries: int = 0
     """How often it went back to a checkpoint since the last step."""
     incarnation: int = 0
-    """How often its actors were started: which coordinator an event comes from."""
+    """How many coordinators it has had: which one an event comes from."""
+    successions: int = 0
+    """How often a coordinator took over from one that died, and asked."""
+    is_succeeded: bool = False
+    """The present one has."""
+    replicas: int = 0
+    """How many backups each shard has."""
+    generations: int = 1
+    """How often shards were started to stand by: part of their numbers."""
+    servers: tuple[Address, ...] = ()
+    """The shard of each slot; empty until the coordinator tells."""
+    backups: tuple[Address | None, ...] = ()
+    """Who follows each."""
     next_worker: int = 0
     reserved: int = 0
     """Event numbers below this one may have been given out."""
@@ -86,6 +98,8 @@ def written(memory: Memory) -> bytes:
     for name in _WITH_INFINITY:
         plain[name]["values"] = {knob: _spelled(value) for knob, value in plain[name]["values"].items()}
     plain |= {"members": _texts(memory.members), "leaving": _texts(memory.leaving)}
+    plain["servers"] = [str(server) for server in memory.servers]
+    plain["backups"] = [None if backup is None else str(backup) for backup in memory.backups]
     plain["incidents"]["present"] = _texts(memory.incidents.present)
     return msgspec.json.encode(plain, enc_hook=str)
 
@@ -99,6 +113,8 @@ def read(data: bytes) -> Memory:
         values = plain[name]["values"].items()
         plain[name] = {**plain[name], "values": {knob: _meant(value) for knob, value in values}}
     plain |= {name: _addresses(plain[name]) for name in ("members", "leaving") if name in plain}
+    for name in ("servers", "backups"):
+        plain[name] = [None if text is None else Address.parse(text) for text in plain.get(name, [])]
     if "present" in plain.get("incidents", {}):
         plain["incidents"]["present"] = _addresses(plain["incidents"]["present"])
     if isinstance(plain.get("stop"), str):

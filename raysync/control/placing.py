@@ -14,8 +14,34 @@ Resources = Mapping[str, float]
 def servers_of(spec: JobSpec) -> tuple[Address, ...]:
     """Return the cores a job has beside its workers, whatever their number."""
     evaluators = (EVALUATOR,) if spec.has_evaluator else ()
-    shards = [shard(slot).at(stage) for slot in range(spec.scale.shards) for stage in range(spec.scale.stages)]
+    first = [*(shard(slot) for slot in range(spec.scale.shards)), *(found for found in first_backups(spec) if found)]
+    shards = [found.at(stage) for found in first for stage in range(spec.scale.stages)]
     return (COORDINATOR, *shards, *evaluators)
+
+
+def first_backups(spec: JobSpec) -> tuple[Address | None, ...]:
+    """Return who follows each shard when the job starts; whoever follows the shard of slot s has the number s and a
+    multiple of the number of shards.
+    """
+    count = spec.scale.shards
+    return tuple(shard(slot + count) if spec.scale.replicas else None for slot in range(count))
+
+
+def slot_of(spec: JobSpec, server: Address) -> Address:
+    """Return the address that a shard's state is kept under, whoever serves the slot."""
+    if server.role is not Role.SHARD:
+        return server
+    return Address(Role.SHARD, server.stage, server.index % spec.scale.shards)
+
+
+def with_backups(spec: JobSpec, num_nodes: int) -> JobSpec:
+    """Return the job with the number of backups worked out where it is left open: one for each shard, where there are
+    several shards or nodes, so that no process or node has both.
+    """
+    if spec.scale.replicas is not None:
+        return spec
+    replicas = 1 if spec.scale.shards > 1 or num_nodes > 1 else 0
+    return spec.model_copy(update={"scale": spec.scale.model_copy(update={"replicas": replicas})})
 
 
 def replica_of(spec: JobSpec, index: int) -> tuple[Address, ...]:
@@ -119,23 +145,41 @@ class Seats(NamedTuple):
 
     coordinator: str
     """A node that trains: one that does not may be far from all of them."""
-    shards: dict[Address, str]
-    """The node of each shard that is an actor of its own."""
+    shards: list[tuple[tuple[Address, ...], str]]
+    """The shards of each process that has only shards, and its node."""
     guests: list[tuple[Address, ...]]
     """The shards inside each worker's process."""
 
 
-def seat_servers(nodes: Sequence[str], num_shards: int, shards_in: Literal["actors", "workers"]) -> Seats:
+def seat_servers(
+    nodes: Sequence[str], num_shards: int, shards_in: Literal["actors", "workers"], num_backups: int = 0
+) -> Seats:
     """Return where coordinator and shards go, given the node of each worker.
 
     Shards go beside the workers, or into them, in turn: what a shard and a worker of one node say to each other stays
-    there.
+    there. A backup goes into the process of the next shard, so that none has both; to another node, if there is one.
     """
-    turns = [slot % len(nodes) for slot in range(num_shards)]
-    if shards_in == "workers":
-        guests = [tuple(shard(slot) for slot, turn in enumerate(turns) if turn == nth) for nth in range(len(nodes))]
-        return Seats(nodes[0], {}, guests)
-    return Seats(nodes[0], {shard(slot): nodes[turn] for slot, turn in enumerate(turns)}, [()] * len(nodes))
+    guests: list[list[Address]] = [[] for _ in nodes]
+    processes: list[tuple[list[Address], str]] = []
+    for slot in range(num_shards):
+        if shards_in == "workers":
+            guests[slot % len(nodes)].append(shard(slot))
+        else:
+            processes.append(([shard(slot)], nodes[slot % len(nodes)]))
+    for slot in range(num_shards if num_backups else 0):
+        backup, turn = shard(slot + num_shards), slot % len(nodes)
+        if shards_in == "workers" and len(nodes) > 1:
+            guests[(turn + 1) % len(nodes)].append(backup)
+        elif shards_in == "actors" and num_shards > 1:
+            processes[(slot + 1) % num_shards][0].append(backup)
+        else:
+            processes.append(([backup], elsewhere(nodes[turn], nodes)))
+    return Seats(nodes[0], [(tuple(found), node) for found, node in processes], [tuple(found) for found in guests])
+
+
+def elsewhere(node: str | None, nodes: Sequence[str]) -> str:
+    """Return a node other than one, if there is another."""
+    return next((other for other in nodes if other != node), nodes[0])
 
 
 def _fits(demand: Resources, free: Resources) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from raysync.address import Address
+from raysync.address import Address, Role, shard
 from raysync.control.incidents import Incidents
 from raysync.control.roles import ROLES, Death
 from raysync.control.states import JobState
@@ -19,6 +19,8 @@ from raysync.control.states import JobState
 MAX_INCIDENTS_IN_A_ROW = 5
 """So often may workers die without a step between them, however many at once; more, and they would for ever."""
 MAX_RECOVERIES_IN_A_ROW = 3
+MAX_ORPHANED_S = 5.0
+"""So long the backup of a shard that died may take to say that it knows all the shard has said."""
 
 
 class Life(StrEnum):
@@ -26,6 +28,8 @@ class Life(StrEnum):
 
     STARTING = "starting"
     ALIVE = "alive"
+    FROZEN = "frozen"
+    """it is there, and does not answer"""
     GONE = "gone"
     """it has ended in good order"""
     DEAD = "dead"
@@ -61,6 +65,16 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Workers that have been asked to leave."""
     wanted_workers: int
     num_shards: int = 1
+    serving: tuple[Address, ...] = ()
+    """The shard of each slot, at the first stage, as far as that is known."""
+    backups: tuple[Address | None, ...] = ()
+    """Who follows each."""
+    num_backups: int = 0
+    """How many should."""
+    orphaned_s: float = 0.0
+    """For how long a slot has been without its shard while somebody could have taken its place."""
+    is_asking: bool = False
+    """A new coordinator does not know yet what the last one knew."""
     num_stages: int = 1
     shards_in_workers: bool = False
     shortage: str | None = None
@@ -95,12 +109,20 @@ class Act(StrEnum):
     """start one more worker or pipeline, or the stage that one lacks"""
     RETIRE = "retire"
     """ask a worker to leave"""
+    LEAVE_OUT = "leave_out"
+    """have the others go on without a worker that does not answer; it joins again when it wakes"""
     REMOVE_DEAD = "remove_dead"
     """tell the coordinator of a death and clear up"""
     DISMISS = "dismiss"
     """clear up after a worker that has left"""
     RENEW = "renew"
     """start an actor again that held nothing"""
+    SUCCEED = "succeed"
+    """start another coordinator, which asks all cores what they know"""
+    PROMOTE = "promote"
+    """have a shard's backup take its place, and clear up"""
+    STAND_BY = "stand_by"
+    """start a shard that follows the one of a slot"""
     RECOVER = "recover"
     """start everything again from the last checkpoint"""
 
@@ -124,7 +146,8 @@ def reconcile(seen: Seen) -> Plan:
     """Return what to do next."""
     if seen.state.is_terminal:
         return Plan(seen.state, "it has ended")
-    return _end(seen) or _mend_servers(seen) or (_launch(seen) if seen.state is JobState.PENDING else _tend(seen))
+    mended = _end(seen) or _mend_servers(seen) or _succeed(seen)
+    return mended or (_launch(seen) if seen.state is JobState.PENDING else _tend(seen))
 
 
 def _end(seen: Seen) -> Plan | None:
@@ -152,21 +175,72 @@ _NO_MODEL = (
 
 
 def _mend_servers(seen: Seen) -> Plan | None:
-    servers = seen.whose_death(Death.RECOVER)
-    dead = {address: found.detail for address, found in servers.items() if found.life is Life.DEAD}
-    if not dead:
+    """Go back to a checkpoint if a shard is gone and no other can take its place."""
+    lost = _lost_shards(seen)
+    if not lost:
         return None
-    name, detail = next(iter(dead.items()))
-    if not seen.has_checkpoint:
+    name, detail = next(iter(lost.items()))
+    if not seen.has_checkpoint and seen.has_begun:
         return Plan(
             JobState.FAILED,
-            f"{name} died ({detail}) and there is no checkpoint to go on from: set checkpoint.every_rounds",
+            f"{name} died ({detail}) and there is no checkpoint to go on from: set checkpoint.every_rounds"
+            f"{'' if seen.num_backups else ', or scale.replicas: 1, so that another shard takes its place'}",
         )
     if seen.recoveries_in_a_row >= MAX_RECOVERIES_IN_A_ROW:
         return Plan(
             JobState.FAILED, f"{name} died ({detail}) after {seen.recoveries_in_a_row} recoveries without a step"
         )
-    return Plan(JobState.RECOVERING, f"{name} died ({detail}): back to the last checkpoint", (Action(Act.RECOVER),))
+    back = "back to the last checkpoint" if seen.has_checkpoint else "it had not begun to train, and starts again"
+    return Plan(JobState.RECOVERING, f"{name} died ({detail}): {back}", (Action(Act.RECOVER),))
+
+
+def _lost_shards(seen: Seen) -> dict[Address, str]:
+    """Return the shards that are gone and have no heir, with what is known of their end."""
+    serving = {server.at(stage) for server in seen.serving for stage in range(seen.num_stages)}
+    dead = {address: seen.actors[address].detail for address in _dead_shards(seen)}
+    if not seen.serving:  # before the first view; or nobody has told yet who serves now
+        return {} if seen.has_begun else dead
+    waits = seen.orphaned_s <= MAX_ORPHANED_S
+    lost = {who: why for who, why in dead.items() if who in serving and not (waits and _has_heir(seen, who))}
+    gone = [who for who in sorted(serving) if who not in seen.actors and not (waits and _has_heir(seen, who))]
+    return lost | dict.fromkeys(gone, "no shard could take its place")
+
+
+def _dead_shards(seen: Seen) -> list[Address]:
+    return [who for who, found in sorted(seen.actors.items()) if who.role is Role.SHARD and found.life is Life.DEAD]
+
+
+def _has_heir(seen: Seen, who: Address) -> bool:
+    """Return whether the backup of a shard is there to take its place."""
+    slot = seen.serving.index(who.at(0))
+    backup = seen.backups[slot] if slot < len(seen.backups) else None
+    found = None if backup is None else seen.actors.get(backup.at(who.stage))
+    return found is not None and found.life is Life.ALIVE
+
+
+def _tend_shards(seen: Seen) -> list[Action]:
+    """Return what to do about shards that are gone, and about slots that nobody stands by for."""
+    dead = [who for who in _dead_shards(seen) if who.stage == 0]
+    gone = [who for who in (*seen.serving, *seen.backups) if who is not None and who not in seen.actors]
+    actions = [Action(Act.PROMOTE, who) for who in (*dead, *gone)]
+    if not seen.num_backups or not seen.serving or not seen.has_begun:
+        return actions
+    up = [who for who, found in seen.actors.items() if found.life in (Life.STARTING, Life.ALIVE)]
+    standing = {who.index % seen.num_shards for who in up if who.role is Role.SHARD and who.at(0) not in seen.serving}
+    lacking = [slot for slot in range(seen.num_shards) if slot not in standing]
+    return actions + [Action(Act.STAND_BY, shard(slot)) for slot in lacking]
+
+
+def _succeed(seen: Seen) -> Plan | None:
+    for address, found in seen.whose_death(Death.SUCCEED).items():
+        if found.life is not Life.DEAD:
+            continue
+        if seen.recoveries_in_a_row >= MAX_RECOVERIES_IN_A_ROW:
+            times = f"{seen.recoveries_in_a_row} times without a step between them"
+            return Plan(JobState.FAILED, f"{address} died ({found.detail}) after it was started anew {times}")
+        why = f"{address} died ({found.detail}): another one takes over"
+        return Plan(JobState.RECOVERING, why, (Action(Act.SUCCEED, address),))
+    return None
 
 
 def _launch(seen: Seen) -> Plan:
@@ -191,9 +265,10 @@ def _tend(seen: Seen) -> Plan:
     dead = [worker for worker, found in workers.items() if found.life is Life.DEAD]
     gone = [worker for worker, found in workers.items() if found.life is Life.GONE]
     if {who.at(0) for who in gone} & seen.members - seen.leaving:
-        removals = tuple(Action(Act.REMOVE_DEAD, worker) for worker in dead)
+        removals = (*_tend_shards(seen), *(Action(Act.REMOVE_DEAD, worker) for worker in dead))
         return Plan(seen.state, "the last step is done; workers say farewell", removals)
-    up = [who for who, found in workers.items() if found.life in (Life.STARTING, Life.ALIVE)]
+    up = [who for who, found in workers.items() if found.life in (Life.STARTING, Life.ALIVE, Life.FROZEN)]
+    frozen = [who for who, found in workers.items() if found.life is Life.FROZEN]
     live = sorted({who.at(0) for who in up})
     staying = [worker for worker in live if worker not in seen.leaving]
     actions = [Action(Act.REMOVE_DEAD, worker) for worker in dead] + [Action(Act.DISMISS, worker) for worker in gone]
@@ -205,6 +280,8 @@ def _tend(seen: Seen) -> Plan:
     actions += [Action(Act.DISMISS, who) for who in broken]  # on its way out its pipeline has lost a stage
     lost = [name for name, found in seen.whose_death(Death.RENEW).items() if found.life is Life.DEAD]
     actions += [Action(Act.RENEW, name) for name in lost]
+    actions += [Action(Act.LEAVE_OUT, who) for who in frozen if who.at(0) in seen.members]
+    actions = _tend_shards(seen) + actions
     if seen.stop is not None:
         return Plan(JobState.STOPPING, seen.stop.reason, tuple(actions))
     missing = seen.wanted_workers - len(staying)
@@ -219,8 +296,19 @@ def _tend(seen: Seen) -> Plan:
 
 def _state(seen: Seen, dead: list[Address], live: list[Address], missing: int) -> tuple[JobState, str]:
     starting = [worker for worker in live if worker not in seen.members | seen.leaving]
+    successors = [found for found in seen.whose_death(Death.SUCCEED).values() if found.life is Life.STARTING]
+    if (successors or seen.is_asking) and seen.has_begun:
+        return JobState.RECOVERING, "another coordinator takes over, and asks what was decided"
+    orphaned = [who for who in _dead_shards(seen) if who in seen.serving]
+    if orphaned:
+        detail = seen.actors[orphaned[0]].detail
+        return JobState.RECOVERING, f"{orphaned[0].spoken} died ({detail}); its backup takes its place"
     if dead:
         return JobState.RECOVERING, f"{dead[0].spoken} died ({seen.actors[dead[0]].detail}); a new one takes its place"
+    frozen = [who for who, found in sorted(seen.actors.items()) if found.life is Life.FROZEN]
+    if frozen and seen.has_begun:
+        detail = seen.actors[frozen[0]].detail
+        return JobState.RECOVERING, f"{frozen[0].spoken}: {detail}; the others train on, and it may come back"
     if not seen.has_begun:
         up = sum(_is_up(seen, worker) for worker in live)
         return JobState.STARTING, f"{up} of {seen.wanted_workers} {_kind(seen)} are up"

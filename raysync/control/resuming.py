@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from raysync.knobs import KNOB_FIELDS
 from raysync.spec import JobSpec, parse_spec
 
-_WHERE = ("workers", "min_workers", "max_workers", "cpus_per_worker", "gpus_per_worker", "placement", "shards_in")
+_NUMBERS = ("workers", "min_workers", "max_workers", "cpus_per_worker", "gpus_per_worker", "replicas")
+_WHERE = (*_NUMBERS, "placement", "shards_in")
 _FREE = ("name", "budget", "checkpoint", "eval", "transport", *(f"scale.{name}" for name in _WHERE))
 """What may differ from the job a checkpoint was taken of."""
 _ABSENT = "nothing"

@@ -29,9 +29,11 @@ class Death(StrEnum):
     REPLACE = "replace"
     """another one takes its place; the rest train on"""
     RECOVER = "recover"
-    """all go back to the last checkpoint"""
+    """its backup takes its place; without one, all go back to the last checkpoint"""
     RENEW = "renew"
     """it is started again; no core waits for it, and it held nothing"""
+    SUCCEED = "succeed"
+    """another one takes over, and asks all cores what they know"""
 
 
 class Traits(NamedTuple):
@@ -60,7 +62,7 @@ ROLES: Mapping[Role, Traits] = MappingProxyType(
             "actors.shell.coordinator:CoordinatorActor",
             Room.BESIDE,
             _EVERY_ROLE,
-            Death.RECOVER,
+            Death.SUCCEED,
             computes=False,
         ),
         Role.SHARD: Traits(

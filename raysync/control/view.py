@@ -40,8 +40,16 @@ class View(msgspec.Struct, frozen=True, dict=True):
     """The last round each leaver takes part in."""
     servers: tuple[Address, ...] = ()
     """Which shard serves each slot; a block's slot never changes, who serves it may."""
+    backups: tuple[Address | None, ...] = ()
+    """Who follows the shard of each slot, and takes its place when it dies; None where nobody does now."""
     knobs: Knobs = Knobs(0, {})
     """In force from this view on."""
+    num_samples: int = 0
+    """How much data they share."""
+    num_elements: int = 0
+    """How long the flat vector is that they train."""
+    life: int = 0
+    """Which of the job's coordinators made it: what one says that has been succeeded counts no more."""
 
     @cached_property
     def everyone(self) -> tuple[Address, ...]:
@@ -63,8 +71,9 @@ class View(msgspec.Struct, frozen=True, dict=True):
 
     def at_stage(self, stage: int) -> View:
         """Return the view as the cores of a stage see it. The coordinator's names a pipeline by its first stage."""
-        if stage == 0:
-            return self
+        return self if stage == 0 else self._renamed(stage)
+
+    def _renamed(self, stage: int) -> View:
         return msgspec.structs.replace(
             self,
             members=at_stage(self.members, stage),
@@ -72,7 +81,20 @@ class View(msgspec.Struct, frozen=True, dict=True):
             first_rounds={who.at(stage): round for who, round in self.first_rounds.items()},
             last_rounds={who.at(stage): round for who, round in self.last_rounds.items()},
             servers=at_stage(self.servers, stage),
+            backups=tuple(None if backup is None else backup.at(stage) for backup in self.backups),
         )
+
+    def backup_of(self, server: Address) -> Address | None:
+        """Return who follows a shard."""
+        if server not in self.servers or not self.backups:
+            return None
+        return self.backups[self.servers.index(server)]
+
+    @property
+    def of_pipelines(self) -> View:
+        """The view as the coordinator has it, whichever stage's cores were told it."""
+        first = at_stage(self.everyone, 0) == self.everyone and at_stage(self.servers, 0) == self.servers
+        return self if first else self._renamed(0)
 
     def rank(self, worker: Address) -> int:
         """Return the place of a worker among the members."""

@@ -75,7 +75,7 @@ class Contribution:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._given = 0
+        self.given = 0
         """The last number a part was given for."""
         self.answer: m.CheckpointPart | None = None
         """The last one given."""
@@ -86,9 +86,9 @@ class Contribution:
         """
         if self.answer is not None and checkpoint <= self.answer.checkpoint:
             return [Send(COORDINATOR, self.answer)] if checkpoint == self.answer.checkpoint else []
-        if state is None or checkpoint <= self._given:
+        if state is None or checkpoint <= self.given:
             return []
-        self._given = checkpoint
+        self.given = checkpoint
         return [KeepPart(checkpoint, state())]
 
     def kept(self, outcome: m.PartKept) -> Effects:

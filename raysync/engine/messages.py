@@ -64,6 +64,13 @@ class Report(Message, frozen=True):
     """The sender's part of an evaluation, where one is made at this step."""
 
 
+class AskView(Message, frozen=True):
+    """I have not been answered for a while: is this still the view?"""
+
+    sender: Address
+    view: int
+
+
 class Held(Message, frozen=True):
     """I compute no further until I am told where all meet."""
 
@@ -108,6 +115,14 @@ class Welcome(Message, frozen=True):
     """The next step that is decided about: to it workers run by themselves."""
 
 
+class Recount(Message, frozen=True):
+    """I have taken over from a coordinator that is gone: tell me what you know."""
+
+    life: int
+    after_step: int = -1
+    """Decisions about later steps may be in nobody's books."""
+
+
 class AskAgain(Message, frozen=True):
     """You were taken for dead; if you are not, ask again with this ticket."""
 
@@ -133,6 +148,11 @@ class Decision(Message, frozen=True):
     final: bool = False
     free_until: int = 0
     """The next step that is decided about: to it workers run by themselves."""
+    life: int = 0
+    """Which of the job's coordinators made it, or has made it its own."""
+    last_sync_step: int = -1
+    memory: dict[str, float] = {}
+    """What the strategy remembers after it: whoever holds a decision can tell a new coordinator how to go on."""
 
 
 class Hold(Message, frozen=True):
@@ -146,6 +166,34 @@ class Meet(Message, frozen=True):
 
     number: int
     step: int
+
+
+class Account(Message, frozen=True):
+    """What a core knows, for a coordinator that has taken over."""
+
+    sender: Address
+    life: int
+    view: View
+    is_in: bool = False
+    """The sender is a member under that view: it trains, or is on its way out, or has come to the end."""
+    is_synced: bool = False
+    """The decision about its step is being carried out."""
+    ticket: int = 0
+    step: int = 0
+    """The one it computes, or has computed and waits with."""
+    first_step: int = 0
+    """The first one it took part in."""
+    round: int = -1
+    """The last synchronisation it has heard of."""
+    wants_out: bool = False
+    call: int = 0
+    """The last call to a meeting that it has heeded."""
+    checkpoint: int = 0
+    """The last one it gave its part of."""
+    covered_by: Address | None = None
+    """Of a shard: the backup that knows all it has said."""
+    decisions: tuple[Decision, ...] = ()
+    """In order: the last, and those before it that may be in nobody's books."""
 
 
 class Goodbye(Message, frozen=True):
@@ -382,6 +430,42 @@ class Ack(Message, frozen=True):
     round: int
 
 
+# Shard -> the shard that stands by for it
+
+
+class Copy(Message, frozen=True):
+    """What a shard was told, for the one that follows it: heard in the same order, it comes to the same."""
+
+    sender: Address
+    life: int
+    """The view in which the receiver became the sender's backup: what was sent before counts no more."""
+    number: int
+    heard: Fetch | Init | Push | Pull | PushPart | Handover | NewView
+    """Without its payload."""
+    payload: bytes = b""
+    covers: bool = False
+    """Whoever has heard all up to here knows all that the sender has said."""
+
+
+class Fill(Message, frozen=True):
+    """A part of all that a shard is, for one that begins to follow it: the head, or a block."""
+
+    sender: Address
+    life: int
+    number: int
+    part: int
+    parts: int
+    payload: bytes
+
+
+class Copied(Message, frozen=True):
+    """Whatever was copied up to a number is heard here as well."""
+
+    sender: Address
+    life: int
+    number: int
+
+
 # Coordinator <-> shard, and every core for checkpoints
 
 
@@ -390,6 +474,13 @@ class ViewSeen(Message, frozen=True):
 
     sender: Address
     number: int
+
+
+class Covered(Message, frozen=True):
+    """The sender's backup knows all that the sender has said, from now on."""
+
+    sender: Address
+    backup: Address
 
 
 class CheckpointRequest(Message, frozen=True):
@@ -431,12 +522,32 @@ class Died(Message, frozen=True):
     who: Address
 
 
+class Succession(msgspec.Struct, frozen=True):
+    """What a coordinator is told that takes over from one that is gone; the rest it asks for."""
+
+    life: int
+    """How many there were before it."""
+    roster: tuple[Address, ...]
+    """Every core there is to ask."""
+    parted: tuple[Address, ...] = ()
+    """Members that have ended in good order."""
+    told_step: int = -1
+    """The last step whose decision is in the job's history."""
+
+
+class StandBy(Message, frozen=True):
+    """A shard has been started that may follow one of the others: the one whose slot its number falls on."""
+
+    who: Address
+
+
 class Begin(Message, frozen=True):
     """Make decisions from now on, with knobs at least as new as these."""
 
     knobs: Knobs
     workers: int | None = None
     """How many workers were started: the first step waits for them; the job's own number by default."""
+    succession: Succession | None = None
 
 
 class Stop(Message, frozen=True):
@@ -465,6 +576,8 @@ AnyMessage = (
     | Farewell
     | Welcome
     | AskAgain
+    | Recount
+    | Account
     | Decision
     | Goodbye
     | SaveModel
@@ -480,6 +593,7 @@ AnyMessage = (
     | SendNext
     | PushPart
     | PartMean
+    | AskView
     | Hold
     | Held
     | Meet
@@ -493,6 +607,11 @@ AnyMessage = (
     | Update
     | Ack
     | ViewSeen
+    | Copy
+    | Fill
+    | Copied
+    | Covered
+    | StandBy
     | CheckpointRequest
     | CheckpointPart
     | Died
@@ -508,3 +627,13 @@ FromWorker = Fetch | Init | Push | HasPush | Pull | PushPart | Handover
 """What a worker says to a shard."""
 OfRound = Fetch | Push | HasPush | Pull
 """What of it names a round."""
+
+
+def life_of(message: Message) -> int | None:
+    """Return which of the job's coordinators a message comes from, where what its successor says must prevail."""
+    match message:
+        case Welcome() | NewView():
+            return message.view.life
+        case Decision() | Recount():
+            return message.life
+    return None

@@ -61,6 +61,8 @@ class Decision(Body, frozen=True):
     """The synchronisation the step ends in, or the last one before it."""
     score: float | None = None
     """What the strategy compared with its threshold, if it has one."""
+    scores: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    """What each worker called for on its own, by its number, where that can be compared with the threshold."""
 
 
 class Notice(Body, frozen=True):

@@ -62,5 +62,11 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """It only grows; a job that goes back to a checkpoint counts from there again, its totals go on."""
     is_told: bool = True
     """False for what workers report only so that the coordinator can make another metric of it."""
+    by_stage: bool = False
+    """Told for every stage of the pipelines as well, as NAME/0, NAME/1 and so on."""
     prometheus: Prometheus | None = None
     short: Short | None = None
+
+    def at_stage(self, stage: int) -> Metric:
+        """Return the metric of one stage: over its replicas."""
+        return Metric(name=f"{self.name}/{stage}", unit=self.unit, combine=self.combine, text=self.text)

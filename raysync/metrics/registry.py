@@ -130,6 +130,12 @@ METRICS: tuple[Metric, ...] = (
         prometheus=Prometheus("raysync_staleness_mean_steps"),
     ),
     Metric(
+        name="staleness/last",
+        unit="steps",
+        combine=Combine.JOB,
+        text="Staleness of the last read of the worker that tells it, in steps.",
+    ),
+    Metric(
         name="feedback/residual_norm",
         combine=Combine.NORM,
         text="Norm of what error feedback holds back.",
@@ -146,6 +152,7 @@ METRICS: tuple[Metric, ...] = (
         combine=Combine.TOTAL,
         text="Activations and their gradients that stages sent each other.",
         is_total=True,
+        by_stage=True,
         prometheus=Prometheus("raysync_activation_bytes", of_all="Activations of all jobs there ever were."),
     ),
     Metric(
@@ -153,6 +160,29 @@ METRICS: tuple[Metric, ...] = (
         unit="steps",
         combine=Combine.MAX,
         text="Steps between the weights of a gradient and those it moved, on the stage where it is largest.",
+        by_stage=True,
+    ),
+    Metric(
+        name="pipeline/utilisation",
+        unit="ratio",
+        combine=Combine.MEAN,
+        text="Share of the time in which a stage computed.",
+        by_stage=True,
+    ),
+    Metric(
+        name="pipeline/bubble",
+        unit="ratio",
+        combine=Combine.MEAN,
+        text="Share of the time in which a stage waited for what its neighbours were to send.",
+        by_stage=True,
+    ),
+    Metric(
+        name="pipeline/memory_bytes",
+        unit="bytes",
+        combine=Combine.MAX,
+        text="What a stage holds in memory for weights, moments, stash, averaging and microbatches in flight, on the \
+stage where it is most.",
+        by_stage=True,
     ),
     Metric(
         name="pipeline/dropped",
@@ -165,6 +195,7 @@ METRICS: tuple[Metric, ...] = (
         unit="bytes",
         combine=Combine.TOTAL,
         text="Memory of older weights that microbatches in flight still need.",
+        by_stage=True,
     ),
     Metric(
         name="sparse/landed",
@@ -192,6 +223,13 @@ METRICS: tuple[Metric, ...] = (
 
 TOLD = tuple(metric for metric in METRICS if metric.is_told)
 """Those that events carry."""
+
+
+def metrics_of(stages: int) -> tuple[Metric, ...]:
+    """Return all metrics of a job with so many stages."""
+    if stages == 1:
+        return METRICS
+    return (*METRICS, *(metric.at_stage(stage) for metric in METRICS if metric.by_stage for stage in range(stages)))
 
 
 def is_evaluation(name: str) -> bool:

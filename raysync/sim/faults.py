@@ -54,6 +54,7 @@ MESSAGES = (
     ),
     *("NeedInit", "NeedPush", "State", "Update", "Ack", "ViewSeen", "CheckpointRequest", "CheckpointPart"),
     *("Judge", "Judged", "SendNext"),
+    *("Copy", "Fill", "Copied", "Covered", "Recount", "Account", "AskView"),
 )
 """The messages that can be lost, doubled, delayed or overtaken."""
 

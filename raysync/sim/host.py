@@ -1,25 +1,30 @@
 """The host of a simulated job: the cores, the wires between them, and what is kept of them, on a virtual clock.
 
-Its `secure` keeps the state of servers before what they say leaves, so that a server killed anywhere comes back knowing
-all it has said. Where the injector says so a core is ended, or a message lost, doubled, delayed or overtaken.
+Servers that die are succeeded as on Ray: a coordinator by one that asks, a shard by its backup, if the job asks for one
+(`scale.replicas`). One without comes back with all it has said (`secure` keeps it), where on Ray the job would go back
+to a checkpoint. Where the injector says so a core is ended, or a message lost, doubled, delayed or overtaken.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from raysync.address import COORDINATOR, Address
-from raysync.control.placing import servers_of
+from raysync.address import COORDINATOR, Address, Role, shard
+from raysync.control.placing import servers_of, slot_of
 from raysync.control.roles import ROLES, Death, found
 from raysync.engine import messages as m
+from raysync.engine.coordinator import Coordinator
 from raysync.engine.core import Core, Host
 from raysync.engine.effects import Effects, KeepPart, Send
 from raysync.engine.evaluator import Evaluator
+from raysync.engine.server.shard import Shard
 from raysync.engine.stage import Stage
 from raysync.engine.worker import Phase, Worker
 from raysync.events import Event
+from raysync.knobs import initial_knobs
 from raysync.pipeline.trace import Traced
 from raysync.sim.clock import Clock
 from raysync.sim.faults import Fault, Injector
@@ -75,10 +80,21 @@ class SimHost(Host):
         self.saved_by: list[int] = []
         """The workers that have saved the final model."""
         self.next_worker = 0
+        self._coming_back: set[Address] = set()
+        """Shards that are down, and know all they have said when they are up again."""
+        self._lives = 0
+        """How many coordinators there were before the present one."""
+        self._asked = initial_knobs(spec)
+        """What people have asked for: whoever looks after a job tells a new coordinator."""
+        self._stop: m.Stop | None = None
         self.spans: list[Traced] = []
         """What stages did, and when."""
         self._busy: dict[Address, Stage] = {}
         self.cores: dict[Address, Core] = {address: self._made(address) for address in servers_of(spec)}
+        self._num_shards = spec.scale.shards
+        """The highest number a shard may have had, but for its slot."""
+        for address in [address for address in self.cores if address.role is Role.SHARD]:
+            self._add_shard(address)
         self.after(RETRY_S, self._tick_coordinator)
 
     @property
@@ -100,8 +116,52 @@ class SimHost(Host):
         if ROLES[address.role].death is Death.REPLACE:
             self.tell(m.Died(who=address), _DETECT_S)
             self.after(max(down_s, _DETECT_S), lambda: self._replace(address))
+        elif isinstance(core, Shard) and self.spec.scale.replicas:
+            self._lose_shards({address: core}, down_s)
         else:
+            self._coming_back |= {address} if address.role is Role.SHARD else set()
             self.after(down_s, lambda: self._restart(address))
+
+    def _lose_shards(self, lost: dict[Address, Shard], down_s: float) -> None:
+        """A process with shards of all stages has ended. If others know all they have said, those take their place and
+        new ones stand by; else it comes back with what is durable.
+        """
+        first = next(iter(lost)).at(0)
+        for stage in range(self.spec.scale.stages):
+            core = self.cores.pop(first.at(stage), None)
+            if isinstance(core, Shard):
+                lost[first.at(stage)] = core
+        if not self._is_dispensable(first, lost):
+            self._coming_back |= lost.keys()
+            for address in lost:
+                self.after(down_s, partial(self._restart, address))
+            return
+        self._num_shards += self.spec.scale.shards
+        newcomer = shard(slot_of(self.spec, first).index + self._num_shards)
+        self.tell(m.Died(who=first), _DETECT_S)
+        self.after(max(down_s, _DETECT_S), lambda: self._stand_by(newcomer))
+
+    def _is_dispensable(self, first: Address, lost: dict[Address, Shard]) -> bool:
+        """Return whether the job goes on without shards: they stand by, or those who live know that all they said is
+        known.
+        """
+        if not any(core.serves for core in lost.values()):
+            return all(core.covers is None or core.covers in self.cores for core in lost.values())
+        coordinator = self.cores.get(COORDINATOR)
+        if isinstance(coordinator, Coordinator) and first in coordinator.membership.covered:
+            return True
+        covered = {core.covers for core in self.cores.values() if isinstance(core, Shard)}
+        return lost.keys() <= covered
+
+    def _stand_by(self, first: Address) -> None:
+        """Start shards that may follow others."""
+        for stage in range(self.spec.scale.stages):
+            self._add_shard(first.at(stage))
+        self.tell(m.StandBy(who=first))
+
+    def _add_shard(self, address: Address) -> None:
+        core = self.cores[address] = self._made(address)
+        self.after(RETRY_S, lambda: self._tick(core, RETRY_S))
 
     def tell(self, message: m.Message, delay_s: float = 0.0) -> None:
         """Hand the coordinator a message from outside, in order; it waits while the coordinator is down, and is said
@@ -134,9 +194,31 @@ class SimHost(Host):
 
     def _restart(self, address: Address) -> None:
         core = self.cores[address] = self._made(address)
+        self._coming_back.discard(address)
+        if ROLES[address.role].death is Death.SUCCEED:
+            self._succeed(core)
+            return
         if address in self._durable:
             core.load_state_dict(self._durable[address])
         self._wake(address)
+
+    def _succeed(self, core: Core) -> None:
+        """Let a new coordinator take over, with what a controller would know."""
+        self._lives += 1
+        self.ledger.begin_life()
+        members = {who: other for who, other in self.cores.items() if ROLES[who.role].death is Death.REPLACE}
+        shards = {who for who in self.cores if who.role is Role.SHARD} | self._coming_back
+        succession = m.Succession(
+            life=self._lives,
+            roster=(*sorted(shards), *(who for who, other in members.items() if not other.done)),
+            parted=tuple({who.at(0): None for who, other in members.items() if other.done}),
+            told_step=self.ledger.told_step,
+        )
+        self.give(core, m.Begin(knobs=self._asked, succession=succession))
+        if self._stop is not None:
+            self.give(core, self._stop)
+        if self.cores.get(core.address) is core:
+            self._flush_host_messages()
 
     def _wake(self, address: Address) -> None:
         """Let a core that came back say what it was about to say."""
@@ -190,11 +272,11 @@ class SimHost(Host):
         """Keep a server's state; workers promise nothing."""
         if self._faulty and ROLES[core.address.role].death is Death.RECOVER:
             self._durable[core.address] = core.state_dict()
-            if effects:
-                self._probe_server(core, "saved")
+        if self._faulty and effects:
+            self._probe_server(core, "saved")
 
     def _probe_server(self, core: Core, point: str) -> None:
-        if ROLES[core.address.role].death is Death.RECOVER:
+        if ROLES[core.address.role].death in (Death.RECOVER, Death.SUCCEED):
             self._probe(core.address, f"{core.address.role.value}.{point}")
 
     def send(self, core: Core, send: Send) -> None:
@@ -204,8 +286,8 @@ class SimHost(Host):
             self._on_send(core.address, send)
         self.ledger.sent(message)
         size_bytes = _MESSAGE_BYTES + message.payload_bytes
-        limit_mbit = core.spec.transport.limit_mbit
-        arrival_s = self._wires.arrival_s(str(core.address), str(send.to), size_bytes, self.now_s, limit_mbit)
+        own = core.spec.transport
+        arrival_s = self._wires.arrival_s(str(core.address), str(send.to), size_bytes, self.now_s, own)
         fault = self._injector.due(type(message).__name__)
         deliver = lambda: self._deliver(send)  # noqa: E731
         if fault is None or fault.action == "duplicate":
@@ -220,7 +302,7 @@ class SimHost(Host):
         parts = self.checkpoints.setdefault(part.checkpoint, {})
         if str(COORDINATOR) in parts:
             return f"checkpoint {part.checkpoint} is complete and is not written to"
-        parts[str(core.address)] = part.state
+        parts[str(slot_of(self.spec, core.address))] = part.state
         return None
 
     def keep_model(self, core: Core) -> None:
@@ -312,5 +394,9 @@ class SimHost(Host):
             if core is None:
                 return
             self.give(core, message)
-            if self.cores.get(COORDINATOR) is core:
-                self._host_messages.popleft()
+            if self.cores.get(COORDINATOR) is not core:
+                continue
+            self._host_messages.popleft()
+            assert isinstance(core, Coordinator)
+            self._asked = core.board.ahead() if isinstance(message, m.Turn) else self._asked
+            self._stop = message if isinstance(message, m.Stop) else self._stop

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from raysync.engine import messages as m
 from raysync.engine.coordinator.step_metrics import StepMetrics
 from raysync.events import Event
@@ -39,6 +41,7 @@ class SimLedger:
         self.events: list[Event] = []
         self.eval_times: list[tuple[float, int, dict[str, float]]] = []
         self.bytes_state = self.bytes_up = self.bytes_down = 0
+        self._first = 0
 
     def sent(self, message: m.Message) -> None:
         """Count a message's payload."""
@@ -49,8 +52,18 @@ class SimLedger:
         else:
             self.bytes_state += message.payload_bytes
 
+    @property
+    def told_step(self) -> int:
+        """The last step whose decision has been told."""
+        return max((event.step for event in self.events if event.kind == "decision"), default=-1)
+
+    def begin_life(self) -> None:
+        """Another coordinator takes over, and numbers its events from 0."""
+        self._first = self.events[-1].sequence + 1 if self.events else 0
+
     def told(self, event: Event, now_s: float) -> bool:
-        """Take in an event; return whether it is new: a coordinator that came back may tell one again."""
+        """Take in an event; return whether it is new."""
+        event = msgspec.structs.replace(event, sequence=event.sequence + self._first)
         if self.events and event.sequence <= self.events[-1].sequence:
             return False
         self.events.append(event)

@@ -12,7 +12,10 @@ from pydantic import Field
 
 from raysync.address import Address
 from raysync.pipeline.base import Kind
+from raysync.spec import Transport
 from raysync.value import Value
+
+_AT_ONCE = Transport()
 
 
 class Network(Value):
@@ -72,17 +75,16 @@ class Wires:
         self._out_free_s: dict[str, float] = {}
         self._in_free_s: dict[str, float] = {}
 
-    def arrival_s(
-        self, sender: str, receiver: str, size_bytes: int, now_s: float, limit_mbit: float | None = None
-    ) -> float:
-        """Return when a message sent now arrives, and occupy both ends until then; `limit_mbit` is the sender's own."""
+    def arrival_s(self, sender: str, receiver: str, size_bytes: int, now_s: float, own: Transport = _AT_ONCE) -> float:
+        """Return when a message sent now arrives, and occupy both ends until then; `own` are the sender's limits."""
         source, target = (self._network.hosts.get(address, address) for address in (sender, receiver))
         if source == target:
             return now_s
         start_s = max(now_s, self._out_free_s.get(source, 0.0))
-        sent_s = start_s + 8 * size_bytes / min(self._bandwidth(source), 1e6 * (limit_mbit or math.inf))
+        sent_s = start_s + 8 * size_bytes / min(self._bandwidth(source), 1e6 * (own.limit_mbit or math.inf))
         far = self._network.latencies_s
         latency_s = max(self._network.latency_s, far.get(source, 0.0), far.get(target, 0.0))
+        latency_s += own.latency_ms / 1e3
         begin_s = max(start_s + latency_s, self._in_free_s.get(target, 0.0))
         arrival_s = max(sent_s + latency_s, begin_s + 8 * size_bytes / self._bandwidth(target))
         self._out_free_s[source], self._in_free_s[target] = sent_s, arrival_s

@@ -40,6 +40,7 @@ class Simulation(SimHost):
             simulation.cores[address].load_state_dict(state)
         for address in parts:
             simulation._wake(address)
+        simulation._lives = simulation.coordinator.view.life
         return simulation
 
     # The outside world

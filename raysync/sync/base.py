@@ -74,6 +74,8 @@ class Choice:
     """What whoever runs the job should know now, and what to do about it."""
     threshold: float | None = None
     """What the score was compared with, where there is one."""
+    scores: Mapping[Address, float] = field(default_factory=dict)
+    """Each worker's own share in the score, where it can be compared with the threshold."""
 
 
 class Strategy(Value):

@@ -129,12 +129,13 @@ class SelSync(Strategy):
             sync, reason = self._warm_up(context, warmup_steps)
             adapted = {"delta": self._adapt(delta, fired)} if self._is_auto else {}
             kept = {name: value for name, value in context.memory.items() if name == "delta"}
-            return Choice(sync, reason, memory=kept | adapted)
+            return Choice(sync, reason, memory=kept | adapted, scores=self.signal.by_worker(context))
         sync, reason = self._within_gaps(context.since_sync, fired, compared)
         memory = {"delta": self._adapt(delta, sync if self._is_auto else fired)} if self._rate is not None else {}
         memory |= _quiet(context.memory, fired, score)
         threshold = delta if self.signal.has_threshold else None
-        return Choice(sync, reason, None, score, memory, self._notice(memory, delta), threshold)
+        scores = self.signal.by_worker(context)
+        return Choice(sync, reason, None, score, memory, self._notice(memory, delta), threshold, scores)
 
     def _warm_up(self, context: StepContext, warmup_steps: int) -> tuple[bool, str]:
         """Return the decision while the signal cannot be trusted yet."""

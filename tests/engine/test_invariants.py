@@ -201,12 +201,12 @@ def test_retried_push_counts_once() -> None:
 def test_old_view_is_answered_with_the_new_one() -> None:
     spec = job(scale={"workers": 2})
     core = Shard(shard(0), spec)
-    core.handle(m.NewView(view=View(5, members(0, 1))))
+    core.handle(m.NewView(view=View(5, members(0, 1), servers=(shard(0),))))
     answer = core.handle(m.Pull(view=4, sender=worker(0), block=0, round=0, participants=()))
-    assert answer == [Send(worker(0), m.NewView(view=View(5, members(0, 1))))]
+    assert answer == [Send(worker(0), m.NewView(view=View(5, members(0, 1), servers=(shard(0),))))]
     ahead = m.Fetch(view=6, sender=worker(0), block=0, round=-1, participants=())
     assert core.handle(ahead) == [], "a message from the future waits"
-    later = core.handle(m.NewView(view=View(6, members(0, 1))))
+    later = core.handle(m.NewView(view=View(6, members(0, 1), servers=(shard(0),))))
     assert Send(worker(0), m.NeedInit(block=0)) in later
 
 

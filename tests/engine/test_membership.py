@@ -260,3 +260,17 @@ def test_resizes_inside_one_lap_stay_cheap() -> None:
         cursor = sampler.advance(cursor, 2 + change % 3, 5)
     assert len(cursor.spent) == 30
     assert len(sampler.batch(View(1, members(0, 1), (), 0, cursor), worker(0), 3)) == 1
+
+
+def test_decisions_tell_what_each_worker_called_for() -> None:
+    spec = job({"kind": "selsync", "delta": 0.03, "warmup_steps": 2})
+    result = WatchedSimulation(spec).run()
+    decided = [event for event in result.events if event.kind == "decision" and event.step > 2]
+    for event in decided:
+        scores = event.data["scores"]
+        assert {*scores} == {"0", "1", "2", "3"}
+        assert max(scores.values()) == pytest.approx(event.data["score"], rel=1e-5), "the largest is the job's"
+    assert len({tuple(event.data["scores"].values()) for event in decided}) > 10
+    for strategy in ({"kind": "bsp"}, {"kind": "selsync", "delta": 0.3, "signal": {"kind": "divergence"}}):
+        result = WatchedSimulation(job(strategy)).run()
+        assert not any("scores" in event.data for event in result.events), strategy

@@ -91,3 +91,15 @@ def test_bound_turns_while_it_runs() -> None:
     simulation = Simulation(spec, workload=workload(spec), pace=Pace(step_s=0.01, slow={1: 5.0}))
     simulation.after(1.0, lambda: simulation.turn(staleness_bound=6))
     assert simulation.run().staleness_max == 6
+
+
+def test_each_worker_tells_how_stale_its_last_read_was() -> None:
+    spec = job({"kind": "ssp", "staleness_bound": 3}, budget={"steps": 30}, scale={"workers": 3})
+    result = Simulation(spec, workload=workload(spec), pace=Pace(step_s=0.02, slow={0: 6.0})).run()
+    told: dict[int | None, list[float]] = {}
+    for event in result.events:
+        if event.kind == "metrics" and "staleness/last" in event.data:
+            told.setdefault(event.worker, []).append(event.data["staleness/last"])
+    assert {*told} == {0, 1, 2}
+    assert max(told[1]) == max(told[2]) == 3.0, "the fast ones wait at the bound"
+    assert max(told[0]) < 3.0, "the slow one reads what is new"

@@ -15,7 +15,7 @@ from actors.shell.versions import this_code
 from actors.storage import retry as patience
 from actors.storage.folder import Folder, checkpoint_name, part_name, seal, write_part
 from actors.storage.keeper import Keeper
-from raysync.address import COORDINATOR, worker
+from raysync.address import COORDINATOR, shard, worker
 from raysync.control.controller_memory import Memory, StopWanted, read, written
 from raysync.control.incidents import Incidents
 from raysync.control.states import JobState
@@ -46,6 +46,12 @@ SAMPLES: dict[str, Any] = {
     "incidents": Incidents(2, 3.5, frozenset({worker(0), worker(1)}), "out of memory"),
     "recoveries": 1,
     "incarnation": 4,
+    "successions": 2,
+    "is_succeeded": True,
+    "replicas": 1,
+    "generations": 3,
+    "servers": (shard(0), shard(5)),
+    "backups": (shard(2), None),
     "next_worker": 6,
     "reserved": 5000,
     "node": "abc",

@@ -149,10 +149,36 @@ def test_one_that_left_long_ago_is_dismissed_whoever_asked_it_to() -> None:
 
 
 @pytest.mark.parametrize("has_checkpoint", [True, False])
-def test_a_dead_server(has_checkpoint: bool) -> None:
-    plan = reconcile(seen(servers={COORDINATOR: ALIVE, shard(0): DEAD}, has_checkpoint=has_checkpoint))
+def test_a_dead_shard_without_a_backup_takes_the_job_back(has_checkpoint: bool) -> None:
+    dead = {COORDINATOR: ALIVE, shard(0): DEAD}
+    plan = reconcile(seen(servers=dead, has_checkpoint=has_checkpoint, serving=(shard(0),)))
     assert plan.state is (JobState.RECOVERING if has_checkpoint else JobState.FAILED)
     assert "shard/0 died (killed)" in plan.reason
+
+
+def test_a_dead_shard_with_a_backup_costs_nothing_and_another_stands_by() -> None:
+    servers = {COORDINATOR: ALIVE, shard(0): DEAD, shard(1): ALIVE, shard(2): ALIVE, shard(3): DEAD}
+    told: dict[str, Any] = {"serving": (shard(0), shard(1)), "backups": (shard(2), shard(3)), "num_shards": 2}
+    plan = reconcile(seen(servers=servers, num_backups=1, **told))
+    assert acts(plan) == [("promote", 0), ("promote", 3), ("stand_by", 1)]
+    assert (plan.state, "its backup takes its place" in plan.reason) == (JobState.RECOVERING, True)
+    late = reconcile(seen(servers=servers, num_backups=1, orphaned_s=60.0, has_checkpoint=True, **told))
+    assert acts(late) == [("recover", None)], "its backup never said that it knows all"
+    both = reconcile(seen(servers=servers | {shard(2): DEAD}, num_backups=1, has_checkpoint=True, **told))
+    assert acts(both) == [("recover", None)]
+    untold = reconcile(seen(servers=servers, num_backups=1, num_shards=2, has_checkpoint=True))
+    assert "recover" not in [act for act, _ in acts(untold)], "who serves now is not known yet"
+
+
+def test_a_dead_coordinator_is_succeeded_but_not_for_ever() -> None:
+    dead = {COORDINATOR: DEAD, shard(0): ALIVE}
+    plan = reconcile(seen(servers=dead))
+    assert plan.state is JobState.RECOVERING
+    assert [action.act.value for action in plan.actions] == ["succeed"]
+    again = reconcile(seen(servers=dead, recoveries_in_a_row=3))
+    assert again.state is JobState.FAILED
+    starting = reconcile(seen(servers={COORDINATOR: ActorSeen(Life.STARTING), shard(0): ALIVE}))
+    assert (starting.state, "takes over" in starting.reason) == (JobState.RECOVERING, True)
 
 
 def test_raising_code_is_not_run_again() -> None:
@@ -196,6 +222,10 @@ LIVES = st.sampled_from(list(Life)).map(lambda life: ActorSeen(life, "why"))
         has_checkpoint=st.booleans(),
         incidents=st.builds(Incidents, in_a_row=st.integers(0, 9)),
         recoveries_in_a_row=st.integers(0, 5),
+        serving=st.sampled_from([(), (shard(0),), (shard(1),)]),
+        backups=st.sampled_from([(), (None,), (shard(2),)]),
+        num_backups=st.integers(0, 1),
+        orphaned_s=st.sampled_from([0.0, 60.0]),
     )
 )
 def test_whatever_is_seen_there_is_a_state_a_reason_and_only_sensible_acts(any_seen: Seen) -> None:
@@ -297,10 +327,28 @@ def test_placing_never_overfills_and_gives_up_only_when_it_must(
 def test_shards_sit_beside_or_inside_the_workers_in_turn() -> None:
     nodes = ["a", "b", "a"]
     beside = seat_servers(nodes, 4, "actors")
-    assert beside == ("a", {shard(0): "a", shard(1): "b", shard(2): "a", shard(3): "a"}, [(), (), ()])
+    alone = [((shard(0),), "a"), ((shard(1),), "b"), ((shard(2),), "a"), ((shard(3),), "a")]
+    assert beside == ("a", alone, [(), (), ()])
     inside = seat_servers(nodes, 2, "workers")
-    assert inside == ("a", {}, [(shard(0),), (shard(1),), ()])
+    assert inside == ("a", [], [(shard(0),), (shard(1),), ()])
     assert seat_servers(["b"], 3, "workers").guests == [(shard(0), shard(1), shard(2))]
+
+
+@pytest.mark.parametrize("shards_in", ["actors", "workers"])
+@pytest.mark.parametrize("num_shards", [1, 2, 3, 5])
+@pytest.mark.parametrize("nodes", [["a"], ["a", "b"], ["a", "a", "b"]])
+def test_no_process_has_a_shard_and_its_backup_and_no_node_where_there_are_two(
+    nodes: list[str], num_shards: int, shards_in: Any
+) -> None:
+    seats = seat_servers(nodes, num_shards, shards_in, num_backups=1)
+    processes = [*seats.shards, *zip(seats.guests, nodes, strict=True)]
+    host = {who: (number, node) for number, (found, node) in enumerate(processes) for who in found}
+    assert host.keys() == {shard(index) for index in range(2 * num_shards)}
+    for slot in range(num_shards):
+        first, second = host[shard(slot)], host[shard(slot + num_shards)]
+        assert first[0] != second[0]
+    if num_shards == 1 and len({*nodes}) > 1 and shards_in == "actors":
+        assert host[shard(0)][1] != host[shard(1)][1]
 
 
 def _stages(**lives: Life) -> dict[Address, ActorSeen]:

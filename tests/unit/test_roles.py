@@ -51,7 +51,8 @@ def test_who_is_talked_to_talks_back(role: Role) -> None:
 def test_only_workers_take_room_and_only_servers_of_parameters_take_the_job_back() -> None:
     """Whoever holds what no other core has takes the job back to a checkpoint; it sits where it costs no worker."""
     assert {role for role, traits in ROLES.items() if traits.room is Room.RESERVED} == {Role.WORKER, Role.STAGE}
-    assert {role for role, traits in ROLES.items() if traits.death is Death.RECOVER} == {Role.COORDINATOR, Role.SHARD}
+    assert {role for role, traits in ROLES.items() if traits.death is Death.RECOVER} == {Role.SHARD}
+    assert {role for role, traits in ROLES.items() if traits.death is Death.SUCCEED} == {Role.COORDINATOR}
     assert {role for role, traits in ROLES.items() if traits.runs_user_code} == {*Role} - {Role.COORDINATOR, Role.SHARD}
 
 

@@ -5,9 +5,12 @@ No core waits for them: what is to be written is put off (`later`) until the dec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from raysync import events
 from raysync.address import Address
@@ -19,6 +22,9 @@ from raysync.engine.coordinator.step_metrics import StepMetrics
 from raysync.engine.effects import Effects, Note
 from raysync.spec import JobSpec
 from raysync.sync.base import Choice
+
+if TYPE_CHECKING:
+    from raysync.engine.coordinator.recall import Past
 
 
 class Books:
@@ -48,6 +54,17 @@ class Books:
         self.settle()
         return [Note(event) for event in self._log.take()]
 
+    def resume(self, past: Past) -> None:
+        """Go on for a coordinator that is gone; what it decided and had no time to tell is told."""
+        self.knob_version = past.knobs.version
+        last = past.last
+        if last is not None:
+            self.metrics.resume(last)
+        for decision in past.decisions:
+            if decision.step > past.told_step:
+                told = events.Decision(decision.sync, decision.reason, decision.round)
+                self._log.add(told, decision.step, decision.knobs.version)
+
     # Later
 
     def meter(self, step: int, reports: Mapping[Address, m.Report], worker: Address | None = None) -> None:
@@ -65,7 +82,10 @@ class Books:
 
     def _decided(self, decision: m.Decision, choice: Choice) -> None:
         self.metrics.decided(decision.step, choice)
-        told = events.Decision(choice.sync, choice.reason, decision.round, choice.score)
+        scores = {str(who.index): float(f"{score:.6g}") for who, score in choice.scores.items() if math.isfinite(score)}
+        told = events.Decision(
+            choice.sync, choice.reason, decision.round, choice.score, scores if scores else msgspec.UNSET
+        )
         self._log.add(told, decision.step, decision.knobs.version)
         if choice.notice is not None:
             self._log.add(events.Notice(choice.notice), decision.step, decision.knobs.version)

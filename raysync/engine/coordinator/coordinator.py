@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from raysync.address import COORDINATOR, Address, shard
+import msgspec
+
+from raysync.address import COORDINATOR, Address, Role, shard
+from raysync.control.placing import first_backups
 from raysync.control.view import View
 from raysync.data import Sampler
 from raysync.engine import messages as m
@@ -18,6 +21,7 @@ from raysync.engine.coordinator.ending import Ending
 from raysync.engine.coordinator.knob_board import KnobBoard
 from raysync.engine.coordinator.membership import Membership
 from raysync.engine.coordinator.pipelines import Pipelines
+from raysync.engine.coordinator.recall import Past, Recall
 from raysync.engine.effects import Effects, KeepPart, Send
 from raysync.engine.pacing import pacing_of
 from raysync.engine.ports import Probe, no_probe
@@ -49,7 +53,7 @@ class Coordinator:
         """How many workers the first view waits for."""
         self._pipelines = Pipelines(spec.scale.stages, spec.stage_lead)
         self.board = KnobBoard(spec)
-        self.membership = Membership(tuple(shard(slot) for slot in range(spec.scale.shards)))
+        self.membership = Membership(tuple(shard(slot) for slot in range(spec.scale.shards)), first_backups(spec))
         self.ending = Ending()
         self.books = Books(spec, lambda metrics: self.ending.look_at_target(metrics, self.spec.budget))
         self.checkpoints = Checkpoints()
@@ -57,6 +61,8 @@ class Coordinator:
         self._counter: Sampler | None = None
         self._resumes = False
         """It goes on from a saved state, and has not said so yet."""
+        self._recall: Recall | None = None
+        """While it takes over from another: what it asks, and has been told."""
         self._advanced_s = self._repeated_s = 0.0
 
     @property
@@ -80,6 +86,11 @@ class Coordinator:
         return self.ending.is_complete and self.membership.all_parted
 
     @property
+    def is_asking(self) -> bool:
+        """Whether it takes over from another and does not know yet what that one knew."""
+        return self._recall is not None
+
+    @property
     def steps_made(self) -> int:
         """How many steps have been decided on."""
         return self.pacing.steps_made
@@ -94,6 +105,10 @@ class Coordinator:
     def handle(self, message: m.Message, now_s: float = 0.0) -> Effects:
         """Take in a message and return what to say to whom."""
         self.books.begin(now_s)
+        if isinstance(message, m.Begin) and message.succession is not None and self._is_new(message.succession):
+            return self._take_over(message, message.succession, now_s)
+        if self._recall is not None:
+            return self._while_asking(self._recall, message, now_s)
         gathered = self._pipelines.gather(message)
         if gathered is None:
             effects = self._pipelines.astray(message, self.view)
@@ -112,6 +127,9 @@ class Coordinator:
                 effects = self._on_report(message)
             case m.Held():
                 effects = self.pacing.held(message)
+            case m.AskView():
+                is_old = message.view != self.view.number
+                return [Send(message.sender.at(0), m.NewView(view=self.view))] if is_old else []
             case m.Leave():
                 self.membership.ask_out(message.sender)
             case m.Farewell():
@@ -121,6 +139,8 @@ class Coordinator:
                     self.books.judged(message)
             case m.ViewSeen():
                 self.membership.seen(message)
+            case m.Account():
+                return []  # an answer that was given twice
             case m.CheckpointPart():
                 effects = self._on_checkpoint_part(message)
                 if effects:
@@ -129,6 +149,10 @@ class Coordinator:
                 self._on_part_kept(message)
             case m.Died():
                 effects = self._on_died(message.who)
+            case m.StandBy():
+                effects = self._reseat(self.membership.stand_by(message.who))
+            case m.Covered():
+                effects = self._reseat(self.membership.cover(message))
             case m.Begin():
                 self._on_begin(message)
             case m.Turn():
@@ -144,12 +168,16 @@ class Coordinator:
     def retry(self, now_s: float = 0.0) -> Effects:
         """Return again what shards and workers have not answered, and every decision that can be made now."""
         self._resumes = False
+        if self._recall is not None:
+            return self._recall.ask()
         again = self.membership.unheard() + self.checkpoints.unanswered() + self.pacing.call_again()
         return self._pipelines.spread(again) + self.advance(now_s)
 
     def advance(self, now_s: float = 0.0) -> Effects:
         """Make every decision that can be made now."""
         self.books.begin(now_s)
+        if self._recall is not None:
+            return []
         return self._pipelines.spread(self._advance(now_s))
 
     def is_ready(self, now_s: float = 0.0) -> bool:
@@ -243,6 +271,68 @@ class Coordinator:
         if every is not None and choice.sync and (decision.round + 1) % every == 0 and not self.ending.is_decided:
             self.checkpoints.due = True
 
+    # Taking over
+
+    def _is_new(self, succession: m.Succession) -> bool:
+        """Return whether it has not taken over yet: it may be told twice."""
+        return self._recall is None and succession.life > self.membership.life
+
+    def _take_over(self, begin: m.Begin, succession: m.Succession, now_s: float) -> Effects:
+        """Ask every core what it knows before anything is decided; what the host says meanwhile is kept."""
+        self._recall = Recall(succession, self.spec.scale.stages)
+        self._recall.kept.append(msgspec.structs.replace(begin, succession=None))
+        return self._recall.ask() + self._once_told(self._recall, now_s)
+
+    def _while_asking(self, recall: Recall, message: m.Message, now_s: float) -> Effects:
+        match message:
+            case m.Account():
+                recall.told(message)
+            case m.Died():
+                recall.died(message.who)
+                recall.kept.append(message)
+            case m.Begin() | m.Turn() | m.Stop() | m.TakeCheckpoint() | m.Leave() | m.StandBy():
+                recall.kept.append(message)
+        return self._once_told(recall, now_s)
+
+    def _once_told(self, recall: Recall, now_s: float) -> Effects:
+        """Go on from what all have told; whoever has missed something repeats itself with the new view."""
+        if not recall.is_complete:
+            return []
+        self._recall = None
+        past, succession = recall.past(), recall.succession
+        self.membership.begin_life(succession.life)
+        effects = self._go_on(past, succession) if past.view.number > 0 else []
+        for message in recall.kept:
+            effects += self.handle(message, now_s)
+        return effects
+
+    def _go_on(self, past: Past, succession: m.Succession) -> Effects:
+        self.board.resume(past.knobs)
+        self.books.resume(past)
+        self.membership.resume(past, succession)
+        for server in (*past.view.servers, *past.view.backups):
+            if server is not None and server not in succession.roster:
+                self.membership.shard_died(server)
+        self.pacing.resume(past)
+        self.checkpoints.pass_over(past.checkpoint)
+        has_ended = bool({*past.view.members} & {*succession.parted})
+        self.ending.is_decided = has_ended or (past.last is not None and past.last.final)
+        if has_ended:
+            self.ending.all_is_safe()
+        if past.absent:
+            for worker in past.absent:
+                self.membership.declare_dead(worker)
+                self.books.metrics.died(worker)
+            start_step = max(self.pacing.step_after_a_death, self.view.start_step)
+            effects = self.change_view(start_step, gone=past.absent)
+        else:
+            self.membership.retune(self.knobs)
+            effects = self.membership.news()
+        last = past.last
+        if last is not None and not self.pacing.applies_on_arrival:
+            effects += [Send(worker, last) for worker in self.view.everyone]
+        return self._pipelines.spread(effects)
+
     # Members
 
     def _on_report(self, report: m.Report) -> Effects:
@@ -268,7 +358,17 @@ class Coordinator:
             return self.change_view(self.view.start_step, admitted=(join.sender,))
         return effects
 
+    def _reseat(self, has_changed: bool) -> Effects:
+        """Tell all who serves and who follows, if that is news and there is somebody to tell."""
+        if not has_changed or self.view.number == 0:
+            return []
+        self.checkpoints.abandon()  # one that was asked for its part may be gone
+        self.membership.retune(self.knobs)
+        return self.membership.news()
+
     def _on_died(self, worker: Address) -> Effects:
+        if worker.role is Role.SHARD:
+            return self._reseat(self.membership.shard_died(worker))
         if not self.membership.declare_dead(worker):
             return []
         self.books.metrics.died(worker)

@@ -60,6 +60,10 @@ class Ending:
         if self._is_stopped:
             self.is_decided = self._is_seen = self.model_is_safe = True
 
+    def all_is_safe(self) -> None:
+        """Members have been let go after the last round: they are only once the model is saved."""
+        self._is_seen = self.model_is_safe = True
+
     def farewell(self, farewell: m.Farewell) -> bool:
         """Take note of what a worker has seen and saved; return whether the model is safe by that."""
         self._is_seen = self._is_seen or farewell.finished

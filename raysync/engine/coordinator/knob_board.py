@@ -75,6 +75,10 @@ class KnobBoard:
         self._waiting = [Asked(changes, step, knobs.version, why)]
         return True
 
+    def resume(self, knobs: Knobs) -> None:
+        """Go on with knobs that are in force."""
+        self.knobs, self.spec = knobs, apply_knobs(self._submitted, knobs)
+
     def apply(self) -> list[Turned]:
         """Put what waits in force; return each change."""
         changed = []

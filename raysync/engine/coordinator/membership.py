@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -13,6 +13,13 @@ from raysync.engine.effects import Effects, Send
 from raysync.engine.plain import Fields, dump, load
 from raysync.errors import ProtocolError
 from raysync.knobs import Knobs
+
+if TYPE_CHECKING:
+    from raysync.engine.coordinator.recall import Past
+
+
+_TICKETS = 1 << 16
+"""So many tickets of a worker's a coordinator may count; its successor's begin above them."""
 
 
 class Membership:
@@ -29,11 +36,16 @@ class Membership:
         "_tickets": dict[Address, int],
         "_parted": list[Address],
         "_unseen": list[Address],
+        "life": int,
     }
 
-    def __init__(self, servers: tuple[Address, ...]) -> None:
-        self._servers = servers
-        """The shard of each slot."""
+    def __init__(self, servers: tuple[Address, ...], backups: tuple[Address | None, ...] = ()) -> None:
+        self._servers, self._backups = servers, backups or (None,) * len(servers)
+        """The shard of each slot, and who follows it."""
+        self._covered: set[int] = set()
+        """Slots whose backup knows all that its shard has said."""
+        self._orphaned: set[int] = set()
+        """Slots whose shard has died before it was known that its backup knows."""
         self.view = NO_VIEW
         self.num_samples = self.num_elements = 0
         self.joining: dict[Address, m.Join] = {}
@@ -45,6 +57,34 @@ class Membership:
         """How often each worker has died or left: an old request of its to join counts no more."""
         self._parted: list[Address] = []
         self._unseen: list[Address] = []
+        self.life = 0
+
+    # Taking over
+
+    def begin_life(self, life: int) -> None:
+        """Go on for a coordinator that is gone: no request to join that was made to it counts."""
+        self.life = life
+
+    def resume(self, past: Past, succession: m.Succession) -> None:
+        """Take over what members have told."""
+        self.num_samples, self.num_elements = past.view.num_samples, past.view.num_elements
+        self.view = msgspec.structs.replace(past.view, life=succession.life)
+        self._servers = self.view.servers
+        self._backups = self.view.backups or (None,) * len(self._servers)
+        for slot, backup in enumerate(self._backups):
+            if backup is not None and backup in past.covering:
+                self._covered.add(slot)
+        self.first_steps = dict.fromkeys(past.view.members, 0)
+        self.first_steps |= {who: told.first_step for who, told in past.members.items() if who in self.view.members}
+        self.wants_out = [who for who, told in past.members.items() if told.wants_out and who in self.view.members]
+        self._tickets = {who: told.ticket for who, told in past.members.items()}
+        left = [who for who in past.view.leavers if who not in past.members]
+        self._parted = [*left, *(who for who in succession.parted if who in self.view.everyone and who not in left)]
+
+    @property
+    def _first_ticket(self) -> int:
+        """What everybody begins with under this coordinator."""
+        return self.life * _TICKETS
 
     @property
     def all_parted(self) -> bool:
@@ -79,19 +119,18 @@ class Membership:
                 f"{self.num_elements}; model() and train_data() must give every worker the same",
             )
         self.num_samples, self.num_elements = brought
-        ticket = self._tickets.get(join.sender, 0)
+        ticket = self._ticket(join.sender)
         if join.ticket != ticket:
             return [Send(join.sender, m.AskAgain(ticket=ticket))]
-        welcome = self._welcomes.get(join.sender)
-        if welcome is not None:
-            return [Send(join.sender, msgspec.structs.replace(welcome, view=self.view))]
+        if join.sender in self._welcomes:
+            return [self._welcoming(join.sender)]
         if join.sender not in self.view.everyone:
             self.joining[join.sender] = join
         return []
 
     def declare_dead(self, worker: Address) -> bool:
         """Take note of a death; return whether the view must change for it."""
-        self._tickets[worker] = self._tickets.get(worker, 0) + 1
+        self._tickets[worker] = max(self._first_ticket, self._ticket(worker)) + 1
         self.joining.pop(worker, None)
         return worker in self.view.everyone
 
@@ -109,8 +148,11 @@ class Membership:
         if worker in self._parted:
             return False
         self._parted.append(worker)
-        self._tickets[worker] = self._tickets.get(worker, 0) + 1
+        self._tickets[worker] = max(self._first_ticket, self._ticket(worker)) + 1
         return True
+
+    def _ticket(self, worker: Address) -> int:
+        return self._tickets.get(worker, self._first_ticket)
 
     def seen(self, message: m.ViewSeen) -> None:
         """A shard has adopted a view."""
@@ -136,7 +178,19 @@ class Membership:
         last_rounds = {worker: old.last_rounds.get(worker, first_round - 1) for worker in leavers}
         servers = self._servers
         self.view = View(
-            old.number + 1, members, leavers, start_step, cursor, first_rounds, last_rounds, servers, knobs
+            number=old.number + 1,
+            members=members,
+            leavers=leavers,
+            start_step=start_step,
+            cursor=cursor,
+            first_rounds=first_rounds,
+            last_rounds=last_rounds,
+            servers=servers,
+            backups=self._backups,
+            knobs=knobs,
+            num_samples=self.num_samples,
+            num_elements=self.num_elements,
+            life=self.life,
         )
         self._unseen = [*servers]
         for worker in (*leaving, *gone):
@@ -147,8 +201,66 @@ class Membership:
 
     def retune(self, knobs: Knobs) -> None:
         """Make the next view, with the same members and other knobs."""
-        self.view = msgspec.structs.replace(self.view, number=self.view.number + 1, knobs=knobs)
+        self.view = msgspec.structs.replace(
+            self.view,
+            number=self.view.number + 1,
+            knobs=knobs,
+            servers=self._servers,
+            backups=self._backups,
+            life=self.life,
+        )
         self._unseen = [*self._servers]
+
+    # Shards
+
+    @property
+    def covered(self) -> tuple[Address, ...]:
+        """The shards whose backup could take their place now."""
+        return tuple(self._servers[slot] for slot in sorted(self._covered))
+
+    def stand_by(self, who: Address) -> bool:
+        """Let a shard follow the one of its slot; return whether that is news."""
+        slot = who.index % len(self._servers)
+        if who in self._servers or self._backups[slot] is not None:
+            return False
+        self._follow(slot, who)
+        return True
+
+    def cover(self, told: m.Covered) -> bool:
+        """A backup knows all that its shard has said; return whether it takes that one's place by this."""
+        if told.backup not in self._backups or told.sender not in self._servers:
+            return False
+        slot = self._backups.index(told.backup)
+        if self._servers[slot] != told.sender:
+            return False
+        self._covered.add(slot)
+        return slot in self._orphaned and self._promote(slot)
+
+    def shard_died(self, who: Address) -> bool:
+        """Go on without a shard; return whether the view changes by that. One whose backup is not known to know all
+        waits for the backup's word.
+        """
+        if who in self._backups:
+            self._follow(self._backups.index(who), None)
+            return True
+        if who not in self._servers:
+            return False
+        slot = self._servers.index(who)
+        self._orphaned.add(slot)
+        return slot in self._covered and self._promote(slot)
+
+    def _promote(self, slot: int) -> bool:
+        backup = self._backups[slot]
+        if backup is None:
+            return False
+        self._servers = (*self._servers[:slot], backup, *self._servers[slot + 1 :])
+        self._orphaned.discard(slot)
+        self._follow(slot, None)
+        return True
+
+    def _follow(self, slot: int, backup: Address | None) -> None:
+        self._backups = (*self._backups[:slot], backup, *self._backups[slot + 1 :])
+        self._covered.discard(slot)
 
     def welcome(self, worker: Address, welcome: m.Welcome) -> None:
         """Let a worker of the present view in, from the welcome's step on."""
@@ -158,9 +270,12 @@ class Membership:
 
     def news(self) -> Effects:
         """Return the present view for every core, and the welcomes not yet taken up."""
-        known = [worker for worker in self.view.everyone if worker not in self._welcomes]
-        sends = self.unheard() + [Send(to, m.NewView(view=self.view)) for to in known]
-        return sends + [Send(worker, welcome) for worker, welcome in sorted(self._welcomes.items())]
+        sends = self.unheard() + [Send(to, m.NewView(view=self.view)) for to in self.view.everyone]
+        return sends + [self._welcoming(worker) for worker in sorted(self._welcomes)]
+
+    def _welcoming(self, worker: Address) -> Send:
+        """Return a welcome, under the present view; whoever has read it hears of that view by itself."""
+        return Send(worker, msgspec.structs.replace(self._welcomes[worker], view=self.view))
 
     def unheard(self) -> Effects:
         """Return the present view for the shards that have not confirmed it."""
@@ -171,5 +286,9 @@ class Membership:
         return dump(self, self._FIELDS)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
+        """Continue from a saved state with the shards there are now: each has the state of its slot, whoever served it
+        then, and none is followed yet.
+        """
         load(self, self._FIELDS, state)
+        if self.view.number > 0 and (self.view.servers != self._servers or any(self._backups)):
+            self.retune(self.view.knobs)

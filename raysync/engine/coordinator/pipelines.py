@@ -17,6 +17,7 @@ from raysync.control.view import View, at_stage
 from raysync.engine import messages as m
 from raysync.engine.coordinator.combining import merged
 from raysync.engine.effects import Effect, Effects, Send
+from raysync.metrics import METRICS
 
 M = TypeVar("M", bound=m.Message)
 
@@ -52,6 +53,10 @@ class Pipelines:
                 return self._once_all(message, _held)
             case m.ViewSeen():
                 return self._once_all(message, _view_seen)
+            case m.Covered():
+                return self._once_all(message, _covered)
+            case m.StandBy():
+                return m.StandBy(who=message.who.at(0))
             case m.CheckpointPart():
                 return self._once_all(message, _checkpoint_part)
             case m.Leave():
@@ -105,6 +110,8 @@ class Pipelines:
 
     def survivors(self, dead: Address, view: View) -> Effects:
         """Return the present view for the other stages of a pipeline that has lost one: they wait in vain."""
+        if dead.role is not Role.STAGE:
+            return []
         others = [stage for stage in range(self._stages) if stage != dead.stage]
         return [Send(dead.at(stage), m.NewView(view=view.at_stage(stage))) for stage in others]
 
@@ -147,9 +154,15 @@ def _report(reports: Sequence[m.Report]) -> m.Report:
         reports[0],
         view=min(report.view for report in reports),
         values=values,
-        metrics=merged([report.metrics for report in reports]),
+        metrics={**merged([report.metrics for report in reports]), **_by_stage([report.metrics for report in reports])},
         wants_out=any(report.wants_out for report in reports),
     )
+
+
+def _by_stage(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return what is told of every stage on its own."""
+    names = [metric.name for metric in METRICS if metric.by_stage]
+    return {f"{name}/{stage}": found[name] for stage, found in enumerate(told) for name in names if name in found}
 
 
 def _farewell(farewells: Sequence[m.Farewell]) -> m.Farewell:
@@ -173,6 +186,11 @@ def _held(held: Sequence[m.Held]) -> m.Held | None:
 
 def _view_seen(seen: Sequence[m.ViewSeen]) -> m.ViewSeen:
     return m.ViewSeen(sender=seen[0].sender, number=min(found.number for found in seen))
+
+
+def _covered(told: Sequence[m.Covered]) -> m.Covered | None:
+    backups = {found.backup.at(0) for found in told}
+    return m.Covered(sender=told[0].sender.at(0), backup=told[0].backup.at(0)) if len(backups) == 1 else None
 
 
 def _checkpoint_part(parts: Sequence[m.CheckpointPart]) -> m.CheckpointPart | None:

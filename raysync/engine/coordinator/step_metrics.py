@@ -11,19 +11,20 @@ from raysync.address import Address, by_address, by_text
 from raysync.engine import messages as m
 from raysync.engine.coordinator.combining import LastValues, StepValues, evaluation
 from raysync.engine.pacing import pacing_of
-from raysync.metrics import METRICS, Metric
+from raysync.metrics import Metric, metrics_of
 from raysync.rate import Rate
 from raysync.spec import JobSpec
 from raysync.sync.base import Choice
 
-_OWN = ("_has_clocks", "_rate", "_untold", "_of_step", "_last")
+_OWN = ("_has_clocks", "_rate", "_untold", "_of_step", "_last", "_last_reads")
 """What belongs to this life of the job and is not saved, or is saved on its own."""
 
 
 class StepMetrics:
     """Counts decisions and reads, and turns reports into metrics."""
 
-    def __init__(self, spec: JobSpec, registry: Sequence[Metric] = METRICS) -> None:
+    def __init__(self, spec: JobSpec, registry: Sequence[Metric] | None = None) -> None:
+        registry = metrics_of(spec.scale.stages) if registry is None else registry
         self._has_clocks = pacing_of(spec).applies_on_arrival
         self.last_sync_step = -1
         self.local_steps = self.sync_steps = 0
@@ -33,6 +34,7 @@ class StepMetrics:
         self.judged_step = -1
         """Of the last model that the evaluator has judged."""
         self._lost_norms: dict[Address, float] = {}
+        self._last_reads: dict[Address, int] = {}
         self._of_step, self._last = StepValues(registry), LastValues(registry)
         self._untold = [metric.name for metric in registry if not metric.is_told]
         self._rate = Rate()
@@ -50,8 +52,15 @@ class StepMetrics:
         else:
             self.local_steps += 1
 
-    def read(self, staleness: int) -> None:
-        """Count a read under an asynchronous strategy."""
+    def resume(self, last: m.Decision) -> None:
+        """Go on after a decision that another coordinator made."""
+        self.last_sync_step = last.last_sync_step
+        self.sync_steps = last.round + 1
+        self.local_steps = max(0, last.step + 1 - self.sync_steps)
+
+    def read(self, worker: Address, staleness: int) -> None:
+        """Count a worker's read under an asynchronous strategy."""
+        self._last_reads[worker] = staleness
         self.reads, self.staleness_sum = self.reads + 1, self.staleness_sum + staleness
         self.staleness_max = max(self.staleness_max, staleness)
 
@@ -73,6 +82,8 @@ class StepMetrics:
             self._last.put(worker, report.metrics)
         found = self._of_step.combined([report.metrics for report in reports.values()]) | self._last.combined()
         found |= self._of_job(found, now_s)
+        if read := [self._last_reads[worker] for worker in reports if worker in self._last_reads]:
+            found["staleness/last"] = float(max(read))
         found |= evaluation([report.judged for report in reports.values() if report.judged is not None])
         for name in self._untold:
             found.pop(name, None)

@@ -79,12 +79,16 @@ class Member:
         """Up to this step nothing is decided."""
         self._hold: int | None = None
         """The number of the call to a meeting that it has heeded, until it is told where."""
+        self._heeded = 0
+        """The number of the last call it has heeded."""
         self.phase = Phase.NEW
         self._data_views = DataViews(address)
         self.knobs: Knobs = initial_knobs(spec)
         self.step = 0
         self._computed = False
         self._ticket = 0
+        self._life = 0
+        """Of the coordinator it obeys."""
         self._wants_out = False
         self._share = 1.0
         """This worker's weight in the mean, for what it hands over."""
@@ -99,7 +103,7 @@ class Member:
     def start(self) -> Effects:
         """Ask to join the job."""
         self.phase = Phase.JOINING
-        return self.retry()
+        return self._again()
 
     def is_ready(self, now_s: float = 0.0) -> bool:
         """Return whether it is to join or to compute."""
@@ -193,13 +197,14 @@ class Member:
             return []
         self._enter(Phase.DECIDING)
         self._probe("worker.reported")
-        return [*self.retry(), *self._act()]
+        return [*self._again(), *self._act()]
 
     def _heed(self, hold: m.Hold) -> Effects:
         """Answer a call; asked again while it waits for something else, a member asks for that again, too."""
         is_again, self._hold = hold.number == self._hold, hold.number
+        self._heeded = max(self._heeded, hold.number)
         is_waiting = self.phase not in (Phase.READY, Phase.DECIDING)
-        return self.retry() if is_again and is_waiting else self._tell_where()
+        return self._again() if is_again and is_waiting else self._tell_where()
 
     def _tell_where(self) -> Effects:
         """Tell the coordinator at which step this member is, if it has asked and the member trains."""
@@ -229,12 +234,19 @@ class Member:
 
     def handle(self, message: m.Message, now_s: float = 0.0) -> Effects:
         """Take in a message and return what to say to it."""
+        life = m.life_of(message)
+        if life is not None:
+            if life < self._life:
+                return []  # its coordinator has been succeeded
+            self._life = life
         match message:
             case m.Welcome():
                 return self._on_welcome(message)
+            case m.Recount():
+                return self._recount(message)
             case m.AskAgain():
                 self._ticket = max(self._ticket, message.ticket)
-                return self.retry() if self.phase is Phase.JOINING else []
+                return self._again() if self.phase is Phase.JOINING else []
             case m.NewView():
                 return self._on_view(message.view)
             case m.NeedInit():
@@ -269,7 +281,7 @@ class Member:
                 return self._save_for_all() if self.phase is Phase.PARTING and self._finished else []
             case m.ModelKept():
                 self._saved = True
-                return self.retry()
+                return self._again()
             case m.Goodbye():
                 if self.phase is Phase.PARTING:
                     self._enter(Phase.GONE)
@@ -277,6 +289,14 @@ class Member:
         raise ProtocolError(str(self.address), f"a {self.address.role.value} does not expect {type(message).__name__}")
 
     def retry(self, now_s: float = 0.0) -> Effects:
+        """Return again whatever this member is waiting for an answer to; one that waits for a shard also asks whether
+        that is still the one to ask.
+        """
+        asks_shards = self.phase in (Phase.FETCHING, Phase.ACKING, Phase.SYNCING, Phase.HANDING)
+        asked = m.AskView(sender=self.address, view=self.view.number)
+        return self._again() + ([Send(COORDINATOR, asked)] if asks_shards else [])
+
+    def _again(self) -> Effects:
         """Return again whatever this worker is waiting for an answer to."""
         match self.phase:
             case Phase.JOINING:
@@ -294,9 +314,7 @@ class Member:
             case Phase.READY | Phase.LANDING if self.free_run is not None:
                 return self._tell_where() + self.free_run.again(self.view)
             case Phase.DECIDING:
-                number = self.view.number
-                reports = [msgspec.structs.replace(report, view=number) for report in self._reports]
-                return [*self._tell_where(), *(Send(COORDINATOR, report) for report in reports)]
+                return [*self._tell_where(), *self._told_again()]
             case Phase.ACKING | Phase.SYNCING if self._owed is not None:
                 return [*self._courier().questions(self.round.waiting, self._owed.round)]
             case Phase.SYNCING if self.round.decision is not None:
@@ -322,7 +340,7 @@ class Member:
             self.free_run.parts.met()
         self.round.forget()
         self._enter(Phase.FETCHING, range(len(self.shared.blocks)))
-        return self.retry()
+        return self._again()
 
     def _on_state(self, state: m.State) -> Effects:
         expected = self.phase in (Phase.FETCHING, Phase.SYNCING) and state.view == self.view.number
@@ -351,13 +369,42 @@ class Member:
     def _on_view(self, view: View) -> Effects:
         if view.number <= self.view.number or self.phase in (Phase.NEW, Phase.JOINING, Phase.PARTING, Phase.GONE):
             return []
+        is_succeeded = view.life > self.view.life
         self._data_views.add(view)
         if self.address not in view.here:
             if self.phase is Phase.HANDING:
                 return self._part()  # taken for dead on its way out
             self._breaks_off()
             self._enter(Phase.JOINING)
-        return self.retry()
+        effects = self._again()
+        if is_succeeded and self.phase is not Phase.DECIDING:
+            effects += self._told_again()  # a new coordinator may lack what the last one was told
+        return effects
+
+    def _told_again(self) -> Effects:
+        """Return the last reports again, under the present view."""
+        number = self.view.number
+        reports = [msgspec.structs.replace(report, view=number) for report in self._reports]
+        return [Send(COORDINATOR, report) for report in reports]
+
+    def _recount(self, asked: m.Recount) -> Effects:
+        """Tell a new coordinator what this member knows."""
+        account = m.Account(
+            sender=self.address,
+            life=asked.life,
+            view=self.view,
+            is_in=self.phase not in (Phase.NEW, Phase.JOINING, Phase.GONE) and self.address in self.view.here,
+            is_synced=self.phase is Phase.SYNCING,
+            ticket=self._ticket,
+            step=self.step,
+            first_step=0 if self._welcome is None else self._welcome.step,
+            round=-1 if self._welcome is None else self._welcome.round,
+            wants_out=self._wants_out,
+            call=self._heeded,
+            checkpoint=self._contribution.given,
+            decisions=self.round.past(asked.after_step),
+        )
+        return [Send(COORDINATOR, account)]
 
     # A round
 
@@ -375,7 +422,7 @@ class Member:
             self.free_run.parts.met()
         self._enter(Phase.SYNCING, range(len(self.shared.blocks)))
         # A worker that contributes nothing is sent the result all the same; it asks only if that is lost.
-        effects = self.retry() if self.round.pushes_first else self._push(self.round.waiting)
+        effects = self._again() if self.round.pushes_first else self._push(self.round.waiting)
         self._probe("worker.pushed")
         for update in self.round.early(decision.round):
             effects += self._on_update(update)
@@ -410,7 +457,7 @@ class Member:
         if self.address in decision.leavers:
             self._share = 1 / (decision.num_participants or len(self.view.members) + 1)
             self._enter(Phase.HANDING, {key[0] for key in self.shared.feedback.residuals()})
-            return self.retry() if self.round.waiting else self._part()
+            return self._again() if self.round.waiting else self._part()
         if decision.final:
             return self._part()
         self._enter(Phase.READY)
@@ -454,7 +501,7 @@ class Member:
         self._probe("worker.pushed")
         self._enter(Phase.DECIDING)
         self._probe("worker.reported")
-        return self.retry() + self._act()
+        return self._again() + self._act()
 
     # Leaving
 
@@ -464,12 +511,12 @@ class Member:
             return self._save_for_all()
         if self.leads:
             self._final_metrics = self.judging.judge_all()
-        return self.retry()
+        return self._again()
 
     def _save_for_all(self) -> Effects:
         """Save the final model, once, before the farewell that says so leaves."""
         if self._saved:
-            return self.retry()
+            return self._again()
         self._final_metrics = self.judging.judge_all()
         self._probe("worker.saving")
         return [KeepModel()]

@@ -4,8 +4,11 @@ for from them, and the bytes of both.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
+
+import msgspec
 
 from raysync.address import Address
 from raysync.engine import messages as m
@@ -16,6 +19,13 @@ from raysync.engine.pacing import pacing_of
 from raysync.engine.training.shared_vector import SharedVector
 from raysync.spec import JobSpec
 from raysync.sync.base import PayloadKind
+
+_REMEMBERED = 256
+"""So many decisions are remembered: more than are made between two looks of the controller."""
+
+
+_LAST = 4
+"""So many steps may lie between two members, at the most, where decisions run ahead."""
 
 
 class Owed(NamedTuple):
@@ -39,6 +49,8 @@ class WorkerRound:
         """The one being carried out."""
         self._decisions: dict[int, m.Decision] = {}
         """Those about steps still to come."""
+        self._past: deque[m.Decision] = deque(maxlen=_REMEMBERED)
+        """Those that were carried out: a new coordinator may ask."""
         self._early: dict[tuple[int, int], m.Update] = {}
         self.samples = 0
         """Read since the last synchronisation: the worker's weight in the next."""
@@ -58,11 +70,20 @@ class WorkerRound:
         decision = self._decisions.get(step)
         if decision is not None:
             self.decision = decision
+            self._past.append(decision)
             self._decisions = {later: other for later, other in self._decisions.items() if later > step}
         return decision
 
+    def past(self, after_step: int) -> tuple[m.Decision, ...]:
+        """Return the decisions about steps after one, as far as they are remembered, and those still to be carried out;
+        in any case the last few, which some other member may have missed.
+        """
+        known = sorted([*self._past, *self._decisions.values()], key=lambda decision: decision.step)
+        since = min([after_step, *(decision.step - 1 for decision in known[-_LAST:])])
+        return tuple(decision for decision in known if decision.step > since)
+
     def forget(self) -> None:
-        """Begin anew: no decision from before counts."""
+        """Begin anew: no decision from before is carried out; that it was made is not forgotten."""
         self._decisions, self.decision = {}, None
 
     # What the worker owes
@@ -125,9 +146,12 @@ class WorkerRound:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is counted: between two rounds nothing else is left."""
-        return {"samples": self.samples, "bytes": [self.bytes_up, self.bytes_down, self.dense_bytes]}
+        last = msgspec.to_builtins([*self._past][-1:])
+        return {"samples": self.samples, "bytes": [self.bytes_up, self.bytes_down, self.dense_bytes], "last": last}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self.samples = state["samples"]
         self.bytes_up, self.bytes_down, self.dense_bytes = state["bytes"]
+        self._past.clear()
+        self._past.extend(msgspec.convert(state.get("last", []), list[m.Decision], strict=False))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from raysync.engine.coordinator.ending import Ending
     from raysync.engine.coordinator.knob_board import KnobBoard
     from raysync.engine.coordinator.membership import Membership
+    from raysync.engine.coordinator.recall import Past
     from raysync.spec import JobSpec
     from raysync.sync.base import Choice
 
@@ -131,6 +132,10 @@ class Pacing:
 
     def remove(self, worker: Address) -> None:
         """Expect nothing more of a worker."""
+
+    def resume(self, past: Past) -> None:
+        """Go on for a coordinator that is gone, from what members have told."""
+        raise NotImplementedError
 
     def view_changed(self) -> None:
         """Work out anew whatever depends on who is in."""

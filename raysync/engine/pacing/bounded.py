@@ -5,7 +5,7 @@ A worker at clock c reads once every live worker has pushed clock c - s - 1 (`ra
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -16,6 +16,9 @@ from raysync.engine.exchange import exchange_of
 from raysync.engine.pacing.base import Desk, Entry, Pacing
 from raysync.engine.pacing.read_gate import ReadGate
 from raysync.sync.bound import may_read, staleness
+
+if TYPE_CHECKING:
+    from raysync.engine.coordinator.recall import Past
 
 
 class Bounded(Pacing):
@@ -72,6 +75,15 @@ class Bounded(Pacing):
             effects += self._grant(worker, clock)
         return effects
 
+    def resume(self, past: Past) -> None:
+        """A member that waits to read says so again; one that reads is at the clock it has pushed."""
+        for worker in past.view.members:
+            told = past.members.get(worker)
+            if told is not None:
+                self.gate.admit(worker, told.step + told.is_synced)
+        self.gate.high_clock = max(self.gate.clocks.values(), default=past.told_step)
+        self.gate.begin_at(past.told_step)
+
     def admit(self, worker: Address, start_step: int) -> Entry:
         step = max(start_step, self._desk.membership.joining[worker].step)
         self.gate.admit(worker, step)
@@ -98,7 +110,7 @@ class Bounded(Pacing):
         allowed, reason = may_read(clock + 1, low_clock, desk.spec.strategy.needs.staleness_limit)
         if not desk.ending.is_decided and (desk.is_last(clock) or not allowed):
             return []
-        desk.books.metrics.read(staleness(clock + 1, low_clock))
+        desk.books.metrics.read(worker, staleness(clock + 1, low_clock))
         leaving = (worker,) if worker in desk.membership.wants_out and not desk.ending.is_decided else ()
         effects = desk.change_view(low_clock + 1, leaving=leaving) if leaving else []
         self.gate.release(worker)
@@ -112,6 +124,7 @@ class Bounded(Pacing):
             payload_kind=exchange_of(desk.spec).payload,
             leavers=leaving,
             final=desk.ending.is_decided,
+            life=desk.view.life,
         )
         self._granted[worker] = decision
         return [*effects, Send(worker, decision)]

@@ -7,7 +7,7 @@ decided at that step is decided in lock step.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from raysync.address import Address
 from raysync.engine import messages as m
@@ -15,6 +15,9 @@ from raysync.engine.effects import Effects, Send
 from raysync.engine.pacing.base import Desk, Entry
 from raysync.engine.pacing.lock_step import LockStep
 from raysync.engine.plain import Fields, dump, load
+
+if TYPE_CHECKING:
+    from raysync.engine.coordinator.recall import Past
 
 
 class FreeRunning(LockStep):
@@ -36,6 +39,8 @@ class FreeRunning(LockStep):
         """Whoever has heeded the call, and its step."""
         self._high_step = -1
         """The furthest step that has been reported."""
+        self._must_meet = False
+        """A new coordinator does not know who has been told to meet."""
 
     repeats_often: ClassVar[bool] = True
 
@@ -69,8 +74,19 @@ class FreeRunning(LockStep):
             return []
         return super().advance()
 
+    def resume(self, past: Past) -> None:
+        """Members may have been held, or told where to meet: all are called anew."""
+        super().resume(past)
+        self._high_step = past.next_step - 1
+        self._calls = max((told.call for told in past.members.values()), default=0)
+        self._free()
+        self._must_meet = True
+
     def held(self, message: m.Held) -> Effects:
         """Take note of a member that waits to be told where all meet."""
+        missed = self._decisions.get(message.step)
+        if missed is not None:
+            return [Send(message.sender, missed)]  # it has not heard what was decided where it is
         if self._is_calling and message.number == self._calls and message.sender in self._desk.view.members:
             is_again = message.sender in self._held
             self._held[message.sender] = message.step
@@ -102,6 +118,7 @@ class FreeRunning(LockStep):
             or desk.checkpoints.due
             or desk.board.has_waiting
             or desk.ending.reason is not None
+            or self._must_meet
         )
 
     def _call(self) -> Effects:
@@ -120,6 +137,7 @@ class FreeRunning(LockStep):
 
     def _decide(self, step: int, seen_step: int) -> Effects:
         effects = super()._decide(step, seen_step)
+        self._must_meet = False
         self._free()
         if self._desk.is_held and not self._desk.ending.is_decided:
             self._next_step, self._is_meeting = step + 1, True

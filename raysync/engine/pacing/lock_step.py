@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from raysync.address import Address
 from raysync.engine import messages as m
@@ -12,6 +12,9 @@ from raysync.engine.exchange import exchange_of
 from raysync.engine.pacing.base import Desk, Entry, Pacing
 from raysync.engine.plain import Fields, dump, load
 from raysync.sync.base import Choice, StepContext
+
+if TYPE_CHECKING:
+    from raysync.engine.coordinator.recall import Past
 
 _REMEMBERED_STEPS = 4
 
@@ -87,6 +90,15 @@ class LockStep(Pacing):
     def admit(self, worker: Address, start_step: int) -> Entry:
         return Entry(start_step, self.round, self._round_participants)
 
+    def resume(self, past: Past) -> None:
+        self._next_step, self.round = past.next_step, past.round
+        self._metered_step = self._next_step - 1
+        self._decisions = {decision.step: decision for decision in past.decisions}
+        if past.last is not None:
+            self._memory = dict(past.last.memory)
+        synced = [decision for decision in past.decisions if decision.sync and decision.round == self.round]
+        self._round_participants = synced[-1].participants if synced else None
+
     def view_changed(self) -> None:
         self._absent.clear()
         self._meter_complete()
@@ -153,6 +165,9 @@ class LockStep(Pacing):
             leavers=leaving,
             final=desk.ending.is_decided,
             free_until=self._free_until(),
+            life=desk.view.life,
+            last_sync_step=step if choice.sync else desk.books.metrics.last_sync_step,
+            memory=self._memory,
         )
         self._remember(decision)
         desk.record(decision, choice)

@@ -40,6 +40,10 @@ class ReadGate:
             self._floor += 1
         return self._floor
 
+    def begin_at(self, clock: int) -> None:
+        """Every member that is gone has pushed a clock: with none left, newcomers go on after it."""
+        self._low = clock
+
     def admit(self, worker: Address, first_clock: int) -> None:
         """Let a member start at a clock."""
         self._move(worker, first_clock - 1)

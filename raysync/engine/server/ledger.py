@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from raysync.address import Address
 from raysync.control.view import View
 from raysync.engine import messages as m
 from raysync.engine.effects import Effects, Send
 from raysync.engine.ports import Probe
 from raysync.engine.server.block import ServerBlock
+from raysync.engine.server.mirror import plain
 
 
 class Ledger:
@@ -69,6 +72,7 @@ class Ledger:
         sends: Effects = []
         for worker, fetch in sorted(self._fetches.items()):
             if self._can_have(fetch):
+                self._forget_push(worker)
                 sends.append(Send(worker, self.state(fetch, block, view)))
                 del self._fetches[worker]
         return sends
@@ -76,6 +80,9 @@ class Ledger:
     def state(self, asked: m.OfRound, block: ServerBlock, view: View) -> m.State:
         """Return the block in full for one worker."""
         raise NotImplementedError
+
+    def _forget_push(self, worker: Address) -> None:
+        """A worker begins anew with what it is sent: what it had pushed to an open round it pushes again."""
 
     def _can_have(self, fetch: m.Fetch) -> bool:
         return True
@@ -90,3 +97,14 @@ class Ledger:
         self.round = state["round"]
         self.applied = {Address.parse(worker): round for worker, round in state["applied"].items()}
         self._handed = [Address.parse(worker) for worker in state["handed"]]
+
+    # What is not promised, for one that follows the shard
+
+    def open_state(self) -> dict[str, Any]:
+        """Return what has come and is not part of the block yet."""
+        return {"fetches": [plain(fetch) for fetch in self._fetches.values()]}
+
+    def load_open(self, state: dict[str, Any]) -> None:
+        """Continue from that."""
+        fetches = [msgspec.convert(fetch, m.Fetch, builtin_types=(bytes,)) for fetch in state["fetches"]]
+        self._fetches = {fetch.sender: fetch for fetch in fetches}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from raysync.engine import messages as m
 from raysync.engine.effects import Effects, Send
 from raysync.engine.seeds import derive
 from raysync.engine.server.block import ParameterBlock
+from raysync.engine.server.mirror import plain
 from raysync.engine.training.parts import partition
 from raysync.spec import JobSpec
 from raysync.sync.async_sparse import AsyncSparse
@@ -146,6 +148,17 @@ class PartLedger:
             part, _, round = key.partition("/")
             self._seen[int(part), int(round)] = seen.clone()
         self._newest = dict(state["newest"])
+
+    def open_state(self) -> list[dict[str, Any]]:
+        """Return the pushes of open rounds, for one that follows the shard."""
+        return [plain(push) for pushes in self._pushes.values() for push in pushes.values()]
+
+    def load_open(self, state: list[dict[str, Any]]) -> None:
+        """Continue from that."""
+        self._pushes = {}
+        for found in state:
+            push = msgspec.convert(found, m.PushPart, builtin_types=(bytes,))
+            self._pushes.setdefault(push.round, {})[push.sender] = push
 
 
 def _mean_extra(given: dict[Address, m.PushPart]) -> bytes:

@@ -13,6 +13,7 @@ from raysync.engine.effects import Effects, Send
 from raysync.engine.ports import Probe
 from raysync.engine.server.block import ServerBlock
 from raysync.engine.server.ledger import Ledger
+from raysync.engine.server.mirror import plain
 from raysync.errors import ProtocolError
 
 _REMEMBERED_ROUNDS = 3
@@ -71,6 +72,10 @@ class RoundLedger(Ledger):
             payload=block.whole(),
             applied_round=self.applied.get(asked.sender, -1),
         )
+
+    def _forget_push(self, worker: Address) -> None:
+        if self.pushes.pop(worker, None) is not None:
+            self._missing = None
 
     def _can_have(self, fetch: m.Fetch) -> bool:
         return self.round >= fetch.round
@@ -144,3 +149,16 @@ class RoundLedger(Ledger):
         super().load_state_dict(state)
         saved = state["updates"].items()
         self.updates = {key: msgspec.convert(update, m.Update, builtin_types=(bytes,)) for key, update in saved}
+
+    def open_state(self) -> dict[str, Any]:
+        who = None if self._participants is None else [str(worker) for worker in self._participants]
+        pushes = [plain(push) for push in self.pushes.values()]
+        return {**super().open_state(), "is_open": self._is_open, "participants": who, "pushes": pushes}
+
+    def load_open(self, state: dict[str, Any]) -> None:
+        super().load_open(state)
+        who = state["participants"]
+        self._is_open, self._missing = state["is_open"], None
+        self._participants = None if who is None else tuple(map(Address.parse, who))
+        pushes = [msgspec.convert(push, m.Push, builtin_types=(bytes,)) for push in state["pushes"]]
+        self.pushes = {push.sender: push for push in pushes}

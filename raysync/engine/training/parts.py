@@ -32,7 +32,7 @@ def partition(seed: int, block: int, size: int, num_parts: int) -> tuple[Tensor,
     generator = torch.Generator().manual_seed(derive(seed, "parts", block))
     order = torch.randperm(size, generator=generator)
     count = min(num_parts, size)
-    return tuple(order[part::count].sort().values for part in range(count))
+    return tuple(order[part::count].sort().values.int() for part in range(count))
 
 
 class _Flight(NamedTuple):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from raysync.value import Value
 
 if TYPE_CHECKING:
+    from raysync.address import Address
     from raysync.sync.base import StepContext
 
 
@@ -66,6 +67,10 @@ class Signal(Value):
     def score(self, context: StepContext) -> float:
         """Return the number compared with `delta`."""
         raise NotImplementedError
+
+    def by_worker(self, context: StepContext) -> dict[Address, float]:
+        """Return what each worker calls for on its own, where that can be compared with `delta`."""
+        return {}
 
     def fires(self, score: float, delta: float) -> tuple[bool, str]:
         """Return whether the score calls for a synchronisation, and the sentence that says so; inf never fires."""

@@ -17,6 +17,7 @@ from pydantic import Field
 from raysync.sync.signal.base import Meter, Signal, StepStats
 
 if TYPE_CHECKING:
+    from raysync.address import Address
     from raysync.sync.base import StepContext
 
 
@@ -49,6 +50,11 @@ class GradChange(Signal):
 
     def score(self, context: StepContext) -> float:
         return max((value[0] for value in context.values if value), default=math.inf)
+
+    def by_worker(self, context: StepContext) -> dict[Address, float]:
+        if len(context.values) != len(context.members):
+            return {}  # whoever has just joined has reported nothing yet
+        return {who: value[0] for who, value in zip(context.members, context.values, strict=True) if value}
 
 
 class GradMeter(Meter):
