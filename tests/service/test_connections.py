@@ -23,9 +23,16 @@ SHORT = Bounds(header_s=1.0, body_s=1.0, body_bytes_per_s=1e6, stalled_s=1.0)
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def header_s() -> float:
+    """How long a request's headers may take; a test that opens hundreds of connections first asks for more."""
+    return SHORT.header_s
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header_s: float) -> Iterator[Server]:
     """A real server whose bounds in time are a test's."""
-    monkeypatch.setattr("service.server.serve.Bounds", lambda **given: SHORT._replace(**given))
+    short = SHORT._replace(header_s=header_s)
+    monkeypatch.setattr("service.server.serve.Bounds", lambda **given: short._replace(**given))
     server = Server(tmp_path, StillRuntime(), max_connections_per_address=400)
     yield server
     server.stop()
@@ -101,6 +108,7 @@ def test_long_headers_in_one_piece_get_a_431(server: Server, head: bytes) -> Non
     assert answered(opened(server, kept)).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize("header_s", [5.0])
 def test_half_sent_requests_end_and_their_descriptors_come_back(server: Server) -> None:
     before = descriptors()
     halves = [b"", b"GET", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n", b"\r\n"]
@@ -109,9 +117,9 @@ def test_half_sent_requests_end_and_their_descriptors_come_back(server: Server) 
     with Client(server.url, tokens_for(server.store)["viewer"]) as client:
         started_s = time.monotonic()
         assert client.jobs().items == []
-        assert time.monotonic() - started_s < 1, "others are served meanwhile"
+        assert time.monotonic() - started_s < 3, "others are served meanwhile"
         answers = [answered(connection) for connection in waiting]
-        assert time.monotonic() - started_s < 10
+        assert time.monotonic() - started_s < 15
         assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
     until(lambda: descriptors() <= before + 2)
     assert refused(server, "header_time") == 300
@@ -147,19 +155,21 @@ def test_slow_bodies_are_bounded_and_steady_ones_are_not(server: Server) -> None
     for _ in range(18):
         steady.sendall(b" " * 50_000)
         time.sleep(0.1)
-    assert answered(steady).startswith(b"HTTP/1.1 422 "), "1.8 s, though a body that stands still has 1 s"
+    assert answered(steady).startswith(b"HTTP/1.1 400 "), "1.8 s, though a body that stands still has 1 s"
 
 
+@pytest.mark.parametrize("header_s", [60.0])
 def test_one_address_cannot_take_all_connections(server: Server) -> None:
-    waiting = [opened(server, b"GET") for _ in range(400)]
-    answer = answered(opened(server, b""))
-    assert answer.startswith(b"HTTP/1.1 503 ")
-    assert refused(server, "too_many_of_address") >= 1
-    with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5, ("127.0.0.2", 0))) as neighbour:
+    with contextlib.ExitStack() as waiting:
+        for _ in range(400):
+            waiting.enter_context(opened(server, b"GET"))
+        answer = answered(opened(server, b""))
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert refused(server, "too_many_of_address") >= 1
+        neighbour = socket.create_connection(("127.0.0.1", server.port), 5, ("127.0.0.2", 0))
+        waiting.enter_context(neighbour)
         neighbour.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert neighbour.recv(100).startswith(b"HTTP/1.1 200 ")
-    for connection in waiting:
-        connection.close()
     until(
         lambda: answered(opened(server, b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")).startswith(
             b"HTTP/1.1 200"
