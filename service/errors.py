@@ -105,6 +105,28 @@ class BodyInvalid(RaysyncError, ValueError):
         return f"{first.field}: {first.remedy}"
 
 
+class RangeRefused(RaysyncError, ValueError):
+    """A Range that no part of a file is."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+    def __str__(self) -> str:
+        return f"the file has {self.size} bytes; send one range inside it, such as bytes=0-{max(0, self.size - 1)}"
+
+
+class NotJson(RaysyncError, ValueError):
+    """A request body that is no JSON."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"the body is not JSON: {self.problem}"
+
+
 class PackageError(RaysyncError, ValueError):
     """A package that is refused."""
 

@@ -43,7 +43,7 @@ class Service(NamedTuple):
     @contextlib.contextmanager
     def reached(self) -> Iterator[Client]:
         """Give a client of the service."""
-        with errors():
+        with errors(self.as_json):
             from service.client import Client
 
             with Client(self.url, self.token, verify=self.ca or True, tries=_TRIES) as client:

@@ -32,8 +32,9 @@ def set_knobs(
 
     All workers have the new values from the next decision on. The answer says how to undo it.
     """
-    changes = dict(_parsed(value) for value in values or ())
     with service.reached() as client:
+        changes = dict(_parsed(value) for value in values or ())
+        id = client.find(id)
         if not changes:
             knobs = client.knobs(id)
         else:
@@ -58,21 +59,21 @@ def scale(
 ) -> None:
     """Change the number of workers; those that stay are not restarted."""
     with service.reached() as client:
-        _tell(client.scale(id, workers), f"{workers} workers wanted", service.as_json)
+        _tell(client.scale(client.find(id), workers), f"{workers} workers wanted", service.as_json)
 
 
 @on_service
 def pause(service: Service, id: JobId) -> None:
     """Hold a job at its next decision; it keeps its place."""
     with service.reached() as client:
-        _tell(client.pause(id), "it pauses with its next decision", service.as_json)
+        _tell(client.pause(client.find(id)), "it pauses with its next decision", service.as_json)
 
 
 @on_service
 def resume(service: Service, id: JobId) -> None:
     """Let a paused job go on."""
     with service.reached() as client:
-        _tell(client.resume(id), "it goes on", service.as_json)
+        _tell(client.resume(client.find(id)), "it goes on", service.as_json)
 
 
 @on_service
@@ -86,6 +87,7 @@ def stop(
 ) -> None:
     """End a job with its next step, leaving a checkpoint; by force if that takes too long."""
     with service.reached() as client:
+        id = client.find(id)
         job = client.stop(id, reason, force_after_s)
         _tell(job, "it had ended before" if job.is_terminal else "it stops with its next step", service.as_json)
         if job.is_terminal or service.as_json:

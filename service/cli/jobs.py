@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from service.cli.connection import Service, on_service
-from service.cli.output import JobId, SilenceNote, errors, print_json, print_model, spec_of
+from service.cli.fields import Sets, spec_with, with_fields
+from service.cli.output import JobId, SilenceNote, errors, print_json, print_model
 
 if TYPE_CHECKING:
     from raysync.spec import JobSpec
     from service.client import Client
-    from service.http.schemas import JobPublic, JobSummary
+    from service.http.schemas import JobCheck, JobPublic, JobSummary
 
 SUBMIT_EPILOG = (
     "Examples: raysync submit job.yaml --follow     raysync submit job.yaml --working-dir ./my_code     "
     "raysync submit --resume-from digits-1a2b3c4d     "
-    "Exit codes with --follow: 0 succeeded, 1 failed, 130 stopped; always: 2 refused, 3 no service."
+    "Exit codes with --follow: 0 succeeded, 1 failed, 4 stopped, 130 interrupted; always: 2 refused, 3 no service."
 )
 _SKIPPED = {".git", "__pycache__", ".venv", "node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
@@ -52,6 +53,10 @@ def submit(
     priority: Annotated[
         int | None, typer.Option("--priority", help="Of jobs that wait in line, larger ones start first. [0]")
     ] = None,
+    sets: Sets = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Have it checked by the service, and enter no job.")
+    ] = False,
     key: Annotated[
         str | None, typer.Option("--key", help="An Idempotency-Key: the same key makes the same job once.")
     ] = None,
@@ -61,22 +66,28 @@ def submit(
     The specification is checked here and there; a wrong field is named with what would be right. Without one,
     --resume-from submits the job it names once more, with its specification, code and requirements.
     """
-    if spec is None and resume_from is None:
-        raise typer.BadParameter("give a job specification, or --resume-from JOB")
-    with errors():
+    with errors(service.as_json):
+        if spec is None and resume_from is None:
+            raise typer.BadParameter("give a job specification, or --resume-from JOB")
         from service.http.schemas import check_resume_from
 
         before = check_resume_from(resume_from) if resume_from is not None else None
-        given = spec_of(spec) if spec is not None else None
+        given = spec_with(spec, sets) if spec is not None else None
         content = zipped(working_dir) if working_dir is not None else None
     with service.reached() as client:
-        asked = _Asked(given) if given is not None else _again(client.job(str(before)))
+        if before is not None:
+            whole = client.find(before)
+            resume_from, before = f"{whole}{str(resume_from).removeprefix(before)}", whole
+        asked = _Asked(given) if given is not None else _again(client.job(str(before)), sets)
         options: dict[str, Any] = {
             "package": client.upload(content).id if content is not None else asked.package,
             "pip": tuple(pip or asked.pip),
             "on_cluster_loss": on_cluster_loss or asked.on_cluster_loss,
             "priority": asked.priority if priority is None else priority,
         }
+        if dry_run:
+            _tell_check(service, client.check(asked.spec, resume_from=resume_from, **_only(options, "package", "pip")))
+            return
         job = client.submit(asked.spec, key=key, resume_from=resume_from, **options)
         for sentence in job.advice:
             typer.secho(f"note: {sentence}", err=True, fg="yellow")
@@ -102,14 +113,40 @@ class _Asked(NamedTuple):
     priority: int = 0
 
 
-def _again(job: JobPublic) -> _Asked:
-    return _Asked(job.spec, job.package, tuple(job.pip), job.on_cluster_loss, job.priority)
+def _only(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: options[name] for name in names}
+
+
+def _tell_check(service: Service, found: JobCheck) -> None:
+    if service.as_json:
+        print_model(found)
+        return
+    typer.echo("it could be submitted as it is (dry run: nothing was entered)")
+    for sentence in found.advice:
+        typer.secho(f"note: {sentence}", err=True, fg="yellow")
+
+
+def _again(job: JobPublic, sets: list[str] | None) -> _Asked:
+    return _Asked(with_fields(job.spec, sets), job.package, tuple(job.pip), job.on_cluster_loss, job.priority)
 
 
 @on_service
 def list_jobs(
     service: Service,
-    state: Annotated[str | None, typer.Option("--state", help="Only jobs in this state, such as RUNNING.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", help="Only jobs in this state, such as RUNNING; several with commas.")
+    ] = None,
+    live: Annotated[
+        bool | None, typer.Option("--live/--ended", help="Only jobs that have not ended, or only those that have.")
+    ] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only jobs of this token's name.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Only jobs whose name or id contains this.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", help="Only jobs with this label, KEY or KEY:VALUE; repeatable.")
+    ] = None,
+    sort: Annotated[
+        str | None, typer.Option("--sort", help="created, name, state, step or ended; with - before it falling.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many, newest first.")] = 20,
 ) -> None:
     """List jobs, newest first."""
@@ -117,7 +154,16 @@ def list_jobs(
         found: list[JobSummary] = []
         cursor = None
         while len(found) < limit:
-            page = client.jobs(state.upper() if state else None, min(200, limit - len(found)), cursor)
+            page = client.jobs(
+                state.upper() if state else None,
+                min(200, limit - len(found)),
+                cursor,
+                live=live,
+                owner=owner,
+                name=name,
+                label=label or None,
+                sort=sort,
+            )
             found += page.items
             cursor = page.next_cursor
             if cursor is None:
@@ -141,7 +187,7 @@ def list_jobs(
 def show(service: Service, id: JobId) -> None:
     """Show a job: state and why, step, metrics, knobs, and what really runs."""
     with service.reached() as client:
-        job = client.job(id)
+        job = client.job(client.find(id))
         if service.as_json:
             print_model(job)
             return
@@ -166,13 +212,12 @@ def tell_resume(service: Service, client: Client, job: JobPublic) -> None:
 
 def tell(job: JobPublic) -> None:
     """Print a job for a person."""
-    from raysync.reason import headline
     from service.cli.short import summary
 
     colours = {"SUCCEEDED": typer.colors.GREEN, "FAILED": typer.colors.RED}
     typer.secho(f"{job.id}  {job.state.value}", fg=colours.get(job.state.value), bold=True)
     rows = {
-        "reason": headline(job.reason),
+        "reason": job.reason,
         "in line": f"number {job.queue_position}" if job.queue_position is not None else "",
         "step": f"{job.step} of {job.steps}",
         "metrics": summary(job.metrics) or "none yet",
@@ -187,8 +232,8 @@ def tell(job: JobPublic) -> None:
     for name, text in rows.items():
         if text:
             typer.echo(f"  {name:<10} {text}")
-    if headline(job.reason) != job.reason.strip():
-        typer.secho(job.reason.strip(), dim=True)
+    if job.traceback:
+        typer.secho(job.traceback, dim=True)
 
 
 @on_service
@@ -203,6 +248,7 @@ def logs(
 ) -> None:
     """Show the log lines of all of a job's actors, each with the actor's name."""
     with service.reached() as client:
+        id = client.find(id)
         told = client.follow_log(id, actor, tail, on_contact=SilenceNote()) if follow else None
         lines = told if told is not None else iter(client.log(id, tail or 200, actor).splitlines())
         for line in lines:
@@ -220,6 +266,7 @@ def checkpoints(
 ) -> None:
     """List a job's checkpoints, or take one now."""
     with service.reached() as client:
+        id = client.find(id)
         if take:
             client.take_checkpoint(id)
             typer.secho("asked for; it appears below once it is complete", err=True, dim=True)
@@ -239,6 +286,7 @@ def checkpoints(
 def remove(service: Service, id: JobId) -> None:
     """Strike a finished job from the service's books; its folder stays."""
     with service.reached() as client:
+        id = client.find(id)
         client.remove(id)
     if service.as_json:
         print_json({"id": id, "removed": True})

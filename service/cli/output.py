@@ -6,21 +6,20 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from raysync.spec import JobSpec
-
-EXIT = {"SUCCEEDED": 0, "FAILED": 1, "STOPPED": 130}
-"""How a command that waits for a job ends."""
+EXIT = {"SUCCEEDED": 0, "FAILED": 1, "STOPPED": 4}
+"""How a command that waits for a job on a service ends."""
+TIMED_OUT, INTERRUPTED = 5, 130
 _REFUSED, _UNREACHABLE = 2, 3
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
-JobId = Annotated[str, typer.Argument(help="The job's id, as `raysync list` shows it.")]
+JobId = Annotated[
+    str,
+    typer.Argument(help="The job's id as `raysync list` shows it, or enough of its beginning or of its random end."),
+]
 
 
 def print_json(record: Any) -> None:
@@ -49,27 +48,45 @@ class SilenceNote:
         self._is_there = is_there
 
 
-def spec_of(path: Path) -> JobSpec:
-    """Return the job a file describes; `-` is what comes in on stdin."""
-    from raysync.spec import parse_text, read_spec
-
-    return parse_text(sys.stdin.buffer.read(), "stdin") if str(path) == "-" else read_spec(path)
-
-
 @contextlib.contextmanager
-def errors() -> Iterator[None]:
-    """Turn raysync's errors into a sentence and an exit code: 2 refused, 3 no service, 130 interrupted."""
+def errors(as_json: bool = False) -> Iterator[None]:
+    """Turn raysync's errors into a sentence, or into JSON on stderr, and an exit code: 2 refused, 3 no service, 130
+    interrupted.
+    """
     from raysync.errors import RaysyncError
 
     try:
         yield
     except RaysyncError as error:
-        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        tell_error(error, str(error), as_json)
         is_unreachable = any(base.__name__ == "Unreachable" for base in type(error).__mro__)
         raise typer.Exit(_UNREACHABLE if is_unreachable else _REFUSED) from error
+    except typer.BadParameter as error:
+        if not as_json:
+            raise
+        tell_error(error, error.message, as_json)
+        raise typer.Exit(_REFUSED) from error
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        typer.secho(f"error: {error.strerror or error}{where}", err=True, fg=typer.colors.RED)
+        tell_error(error, f"{error.strerror or error}{where}", as_json)
         raise typer.Exit(_REFUSED) from error
     except KeyboardInterrupt:
-        raise typer.Exit(EXIT["STOPPED"]) from None
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def tell_error(error: Exception, text: str, as_json: bool) -> None:
+    """Say what went wrong on stderr, in words or as JSON."""
+    if not as_json:
+        typer.secho(f"error: {text}", err=True, fg=typer.colors.RED)
+        return
+    fields = [{"field": field, "message": message} for field, message in _fields(error)]
+    known = {name: value for name in ("status", "type") if (value := getattr(error, name, None)) is not None}
+    detail = getattr(error, "detail", None) or text
+    sys.stderr.write(json.dumps({"error": type(error).__name__, **known, "detail": detail, "errors": fields}) + "\n")
+    sys.stderr.flush()
+
+
+def _fields(error: Exception) -> list[tuple[str, str]]:
+    """Return the fields an error names, and what would be right."""
+    problems = getattr(error, "problems", ())
+    return [*getattr(error, "errors", ()), *((found.field, found.remedy) for found in problems)]

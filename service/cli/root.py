@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli import components, control, jobs, run, serve, token, watch
+from service.cli import components, control, jobs, run, serve, telling, token, tune, watch
 
 app = typer.Typer(
     name="raysync",
@@ -40,12 +40,17 @@ def _root(
 _HERE, _THERE, _STEER, _ADMIN = "Run without a service", "Jobs on a service", "Steer a running job", "The service"
 
 app.command("run", rich_help_panel=_HERE, epilog=run.EPILOG)(run.run)
+app.command("tune", rich_help_panel=_HERE, epilog=tune.EPILOG)(tune.tune)
 app.command("submit", rich_help_panel=_THERE, epilog=jobs.SUBMIT_EPILOG)(jobs.submit)
 app.command("list", rich_help_panel=_THERE)(jobs.list_jobs)
 app.command("show", rich_help_panel=_THERE)(jobs.show)
 app.command("watch", rich_help_panel=_THERE)(watch.watch)
+app.command("wait", rich_help_panel=_THERE)(telling.wait)
+app.command("metrics", rich_help_panel=_THERE)(telling.metrics)
+app.command("events", rich_help_panel=_THERE)(telling.events)
 app.command("logs", rich_help_panel=_THERE)(jobs.logs)
 app.command("checkpoints", rich_help_panel=_THERE)(jobs.checkpoints)
+app.command("download", rich_help_panel=_THERE)(telling.download)
 app.command("remove", rich_help_panel=_THERE)(jobs.remove)
 app.command("set", rich_help_panel=_STEER, epilog=control.SET_EPILOG)(control.set_knobs)
 app.command("scale", rich_help_panel=_STEER)(control.scale)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.output import EXIT, print_json, spec_of
+from service.cli.fields import Sets, spec_with, with_fields
+from service.cli.output import EXIT, INTERRUPTED, print_json, tell_error
+
+if TYPE_CHECKING:
+    from raysync.spec import JobSpec
 
 EPILOG = (
     "Example: raysync run job.yaml    then: tensorboard --logdir ~/raysync_results    Exit codes: 0 succeeded, "
-    "1 failed, 2 wrong usage or specification, 130 stopped."
+    "1 failed, 2 wrong usage or specification, 130 stopped by Ctrl-C."
 )
 
 
@@ -20,6 +24,7 @@ def run(
     spec: Annotated[
         Path | None, typer.Argument(help="The job, YAML or JSON, - for stdin. With --resume it may be left out.")
     ] = None,
+    sets: Sets = None,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -66,10 +71,10 @@ def run(
     try:
         if spec is None and resume is None:
             raise typer.BadParameter("give a job specification, or --resume CHECKPOINT")
-        given = spec_of(spec) if spec is not None else None
+        given = spec_with(spec, sets) if spec is not None else None
         from service.cli.local_run import run_job, spec_of_checkpoint
 
-        job = given or spec_of_checkpoint(str(resume))
+        job = given or _changed(spec_of_checkpoint(str(resume)), sets)
         env = {
             **({"working_dir": str(working_dir)} if working_dir else {}),
             **({"py_modules": [str(path) for path in py_module]} if py_module else {}),
@@ -86,11 +91,11 @@ def run(
             trace=trace,
         )
     except RaysyncError as error:
-        typer.echo(f"error: {error}", err=True)
+        tell_error(error, str(error), as_json)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
         typer.echo("interrupted before the job started; nothing was left running", err=True)
-        raise typer.Exit(EXIT["STOPPED"]) from None
+        raise typer.Exit(INTERRUPTED) from None
     again = [
         *(["--storage", storage] if storage else []),
         *(["--address", address] if address else []),
@@ -100,7 +105,13 @@ def run(
         *(["--ship-code"] if ship_code else []),
     ]
     _tell(result, again, as_json)
-    raise typer.Exit(EXIT[result["state"]])
+    raise typer.Exit(INTERRUPTED if result["state"] == "STOPPED" else EXIT[result["state"]])
+
+
+def _changed(spec: JobSpec, sets: list[str] | None) -> JobSpec:
+    from raysync.spec import as_written, parse_spec
+
+    return parse_spec(with_fields(as_written(spec), sets)) if sets else spec
 
 
 def _tell(result: dict[str, Any], again: list[str], as_json: bool) -> None:

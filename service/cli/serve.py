@@ -85,11 +85,12 @@ def serve(
     log_format: Annotated[
         str | None, typer.Option("--log-format", help="json, text, or auto: text in a terminal. [auto]")
     ] = None,
+    opens: Annotated[bool, typer.Option("--open", help="Open the page in your browser.")] = False,
     end: Annotated[
         bool, typer.Option("--end", help="Do not start: end the Ray that a service left running, and its jobs.")
     ] = False,
 ) -> None:
-    """Start the service: REST under /api/v1, for the command line and everything else that talks HTTP.
+    """Start the service: REST under /api/v1, for the command line and everything else that talks HTTP, and its page.
 
     On a fresh machine it listens on loopback, keeps its books in SQLite, starts a Ray of its own, makes a token and
     prints it. The same user's command line on this machine then needs no options at all.
@@ -122,7 +123,7 @@ def serve(
         if end:
             typer.echo("ended" if service.end(settings) else "there was no Ray to end")
             return
-        service.serve(settings, lambda text: typer.echo(text))
+        service.serve(settings, lambda text: typer.echo(text), opens=opens)
 
 
 def read_settings(given: dict[str, Any]) -> Any:

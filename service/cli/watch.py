@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from service.cli.connection import Service, on_service
-from service.cli.output import EXIT, print_json
+from service.cli.output import EXIT, INTERRUPTED, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,16 +28,18 @@ _WIDE = 120
 @on_service
 def watch(
     service: Service,
-    id: Annotated[str | None, typer.Argument(help="A job; all that have not ended if left out.")] = None,
+    id: Annotated[
+        str | None, typer.Argument(help="A job, or enough of its id; all that have not ended if left out.")
+    ] = None,
 ) -> None:
     """Watch a job to its end with a live line, or all live jobs as a table. Ctrl-C stops watching, not the job.
 
     With --json: one JSON object per event, or of all live jobs one for each change. Exit codes: 0 succeeded, 1 failed,
-    130 stopped or interrupted.
+    4 stopped, 130 interrupted.
     """
     with service.reached() as client:
         if id is not None:
-            raise typer.Exit(follow_job(service, client, client.job(id)))
+            raise typer.Exit(follow_job(service, client, client.job(client.find(id))))
         (_report_all if service.as_json else _watch_all)(client)
 
 
@@ -56,7 +58,7 @@ def follow_job(service: Service, client: Client, job: JobPublic) -> int:
     except KeyboardInterrupt:
         again = service.command_line(f"watch {job.id}")
         typer.secho(f"\nnot watching any more; {job.id} goes on: {again}", err=True, dim=True)
-        return EXIT["STOPPED"]
+        return INTERRUPTED
     job = client.job(job.id)
     if service.as_json:
         print_json({"kind": "result", **job.model_dump(mode="json")})
@@ -107,7 +109,7 @@ def _report_all(client: Client) -> None:
     told: dict[str, JobSummary] = {}
     try:
         while True:
-            found = {job.id: job for job in client.jobs(limit=200).items if not job.is_terminal or job.id in told}
+            found = {job.id: job for job in client.jobs(live=True, limit=200).items}
             for id in told.keys() - found.keys():
                 with contextlib.suppress(ApiError):  # it may have been removed
                     found[id] = client.job(id)
@@ -117,7 +119,7 @@ def _report_all(client: Client) -> None:
             told = {id: job for id, job in found.items() if not job.is_terminal}
             time.sleep(_REFRESH_S)
     except KeyboardInterrupt:
-        raise typer.Exit(EXIT["STOPPED"]) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _watch_all(client: Client) -> None:
@@ -133,7 +135,7 @@ def _watch_all(client: Client) -> None:
         with Live(console=console, auto_refresh=False, screen=False) as live:
             while True:
                 try:
-                    jobs = [job for job in client.jobs(limit=200).items if not job.is_terminal]
+                    jobs = client.jobs(live=True, limit=200).items
                     shown = table_of(jobs, console.width) if jobs else "no live jobs; waiting for one (Ctrl-C ends)"
                     heard_s, word = time.monotonic(), ""
                 except Unreachable:
@@ -144,4 +146,4 @@ def _watch_all(client: Client) -> None:
                 live.update(Group(shown, *([word] if word else [])), refresh=True)
                 time.sleep(_REFRESH_S)
     except KeyboardInterrupt:
-        raise typer.Exit(EXIT["STOPPED"]) from None
+        raise typer.Exit(INTERRUPTED) from None

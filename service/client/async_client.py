@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Self, TypeVar
+from http import HTTPStatus
+from typing import Any, BinaryIO, Self, TypeVar
 
 import httpx2 as httpx
 
 from service.client.call import ApiError, Call
+from service.client.finding import found_id, is_prefix, is_whole, range_of
 from service.client.method import AsyncSender
-from service.client.requests import Requests
-from service.client.retry import TRANSIENT, TRIES, Away, Retry
+from service.client.requests import Requests, artifact_path
+from service.client.retry import FIRST_WAIT_S, TRANSIENT, TRIES, Away, Retry, Unreachable
 from service.client.stream import STREAM_TIMEOUT, Stream
 from service.client.transport import find_service, request_of, transport_options
 from service.http.schemas import JobPublic
@@ -54,6 +56,36 @@ class AsyncClient(Requests, AsyncSender):
                 await asyncio.sleep(_LOOK_S)
         return job
 
+    async def find(self, text: str) -> str:
+        """Return the id of the job a text means: an id, what an id begins with, or what its random end begins with."""
+        if is_whole(text):
+            return text
+        page = await self.jobs(prefix=text, limit=20) if is_prefix(text) else None
+        return found_id(text, [job.id for job in page.items] if page is not None else [])
+
+    async def download(self, id: str, path: str, file: BinaryIO) -> int:
+        """Write an artifact of a job to a file that is open for writing; return its size.
+
+        If the connection breaks off, it goes on where it did.
+        """
+        done, left = 0, self.tries
+        while True:
+            try:
+                async with self._http.stream(
+                    "GET", artifact_path(id, path), headers=range_of(done), timeout=STREAM_TIMEOUT
+                ) as response:
+                    if response.status_code >= 400:
+                        raise ApiError.of(response.status_code, await response.aread())
+                    async for chunk in response.aiter_raw():
+                        done += file.write(chunk)
+                        left = self.tries
+                return done
+            except httpx.TransportError as error:
+                left -= 1
+                if left <= 0:
+                    raise Unreachable(self.place.url, str(error) or type(error).__name__) from error
+                await asyncio.sleep(FIRST_WAIT_S)
+
     async def _send(self, call: Call[T]) -> T:
         retry = Retry(call, self.tries)
         while True:
@@ -75,6 +107,8 @@ class AsyncClient(Requests, AsyncSender):
                 ) as response:
                     if response.status_code in TRANSIENT:
                         raise Away(f"answered {response.status_code}")
+                    if response.status_code == HTTPStatus.NO_CONTENT:
+                        return  # it had ended, and all of it was read
                     if response.status_code >= 400:
                         raise ApiError.of(response.status_code, await response.aread())
                     async for line in response.aiter_lines():

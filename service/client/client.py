@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, Self, TypeVar
+from http import HTTPStatus
+from typing import Any, BinaryIO, Self, TypeVar
 
 import httpx2 as httpx
 
 from service.client.call import ApiError, Call
+from service.client.finding import found_id, is_prefix, is_whole, range_of
 from service.client.method import Sender
-from service.client.requests import Requests
-from service.client.retry import TRANSIENT, TRIES, Away, Retry
+from service.client.requests import Requests, artifact_path
+from service.client.retry import FIRST_WAIT_S, TRANSIENT, TRIES, Away, Retry, Unreachable
 from service.client.stream import STREAM_TIMEOUT, Stream
 from service.client.transport import find_service, request_of, transport_options
 from service.http.schemas import JobPublic
@@ -68,6 +70,36 @@ class Client(Requests, Sender):
             time.sleep(_LOOK_S)
         return job
 
+    def find(self, text: str) -> str:
+        """Return the id of the job a text means: an id, what an id begins with, or what its random end begins with."""
+        if is_whole(text):
+            return text
+        return found_id(text, [job.id for job in self.jobs(prefix=text, limit=20).items] if is_prefix(text) else [])
+
+    def download(self, id: str, path: str, file: BinaryIO) -> int:
+        """Write an artifact of a job to a file that is open for writing; return its size.
+
+        If the connection breaks off, it goes on where it did.
+        """
+        done, left = 0, self.tries
+        while True:
+            try:
+                headers = range_of(done)
+                with self._http.stream(
+                    "GET", artifact_path(id, path), headers=headers, timeout=STREAM_TIMEOUT
+                ) as response:
+                    if response.status_code >= 400:
+                        raise ApiError.of(response.status_code, response.read())
+                    for chunk in response.iter_raw():
+                        done += file.write(chunk)
+                        left = self.tries
+                return done
+            except httpx.TransportError as error:
+                left -= 1
+                if left <= 0:
+                    raise Unreachable(self.place.url, str(error) or type(error).__name__) from error
+                time.sleep(FIRST_WAIT_S)
+
     def _send(self, call: Call[T]) -> T:
         retry = Retry(call, self.tries)
         while True:
@@ -87,6 +119,8 @@ class Client(Requests, Sender):
                 with self._http.stream("GET", stream.path, headers=stream.headers, timeout=STREAM_TIMEOUT) as response:
                     if response.status_code in TRANSIENT:
                         raise Away(f"answered {response.status_code}")
+                    if response.status_code == HTTPStatus.NO_CONTENT:
+                        return  # it had ended, and all of it was read
                     if response.status_code >= 400:
                         raise ApiError.of(response.status_code, response.read())
                     for line in response.iter_lines():

@@ -6,22 +6,30 @@ To add one, write it below: `@sends` for an answer, `@streams` for server-sent e
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from raysync.spec import JobSpec, as_written, parse_spec
+from raysync.study import StudySpec, parse_study
 from service.client.call import Call
 from service.client.method import sends, streams
-from service.client.stream import PATIENCE_S, OnContact, Stream, events_of, lines_of
+from service.client.stream import PATIENCE_S, Message, OnContact, Stream, events_of, lines_of, messages_of, trials_of
 from service.http.catalogue import Catalogue
+from service.http.chart_schemas import ArtifactPage, SeriesPage, TracePublic
 from service.http.schemas import (
     CheckpointPublic,
     EventPage,
     EventPublic,
+    JobCheck,
     JobPage,
     JobPublic,
     KnobsPublic,
+    MePublic,
     PackagePublic,
+    StudyPage,
+    StudyPublic,
+    TrialPublic,
 )
 
 _API = "/api/v1"
@@ -61,9 +69,53 @@ class Requests:
         return Call("POST", f"{_API}/jobs", JobPublic, json=body, headers=headers)
 
     @sends
-    def jobs(self, state: str | None = None, limit: int = 50, cursor: str | None = None) -> Call[JobPage]:
-        """List jobs, newest first."""
-        return Call("GET", f"{_API}/jobs", JobPage, _given(limit=limit, state=state or None, cursor=cursor or None))
+    def check(
+        self,
+        spec: JobSpec | dict[str, Any],
+        *,
+        package: str | None = None,
+        pip: tuple[str, ...] = (),
+        resume_from: str | None = None,
+    ) -> Call[JobCheck]:
+        """Have a job checked as if it were submitted, and enter none."""
+        written = as_written(spec if isinstance(spec, JobSpec) else parse_spec(spec))
+        body = _given(spec=written, package=package, pip=list(pip) or None, resume_from=resume_from, dry_run=True)
+        return Call("POST", f"{_API}/jobs", JobCheck, json=body)
+
+    @sends
+    def jobs(
+        self,
+        state: str | Sequence[str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        *,
+        live: bool | None = None,
+        owner: str | None = None,
+        name: str | None = None,
+        label: str | Sequence[str] | None = None,
+        ids: str | Sequence[str] | None = None,
+        prefix: str | None = None,
+        sort: str | None = None,
+    ) -> Call[JobPage]:
+        """List jobs, newest first or as `sort` says; all that is given must hold, a label is `key` or `key:value`."""
+        asked = _given(
+            limit=limit,
+            state=_joined(state),
+            cursor=cursor or None,
+            live=None if live is None else str(live).lower(),
+            owner=owner,
+            name=name,
+            label=_joined(label),
+            ids=_joined(ids),
+            prefix=prefix,
+            sort=sort,
+        )
+        return Call("GET", f"{_API}/jobs", JobPage, asked)
+
+    @sends
+    def me(self) -> Call[MePublic]:
+        """Tell whose token this is, and what it is good for."""
+        return Call("GET", f"{_API}/me", MePublic)
 
     @sends
     def job(self, id: str) -> Call[JobPublic]:
@@ -120,6 +172,38 @@ class Requests:
         return Call("GET", f"{_API}/jobs/{id}/metrics", EventPage, params)
 
     @sends
+    def series(
+        self,
+        jobs: str | Sequence[str],
+        names: str | Sequence[str],
+        *,
+        by: str | None = None,
+        points: int = 500,
+        after: int | Sequence[int] | None = None,
+    ) -> Call[SeriesPage]:
+        """Return metrics of jobs as columns over steps, time and bytes, down-sampled; send `next_after` as `after` for
+        what is new.
+        """
+        since = None if after is None else _joined([str(n) for n in ([after] if isinstance(after, int) else after)])
+        asked = _given(jobs=_joined(jobs), names=_joined(names), by=by, points=points, after=since)
+        return Call("GET", f"{_API}/metrics/series", SeriesPage, asked)
+
+    @sends
+    def artifacts(self, id: str) -> Call[ArtifactPage]:
+        """List what a job has made: the final model, checkpoints, traces; `download` takes it along."""
+        return Call("GET", f"{_API}/jobs/{id}/artifacts", ArtifactPage)
+
+    @sends
+    def trace(self, id: str) -> Call[TracePublic]:
+        """Return what the stages of a pipeline did and when."""
+        return Call("GET", f"{_API}/jobs/{id}/trace", TracePublic)
+
+    @sends
+    def package(self, id: str) -> Call[PackagePublic]:
+        """Look at a package."""
+        return Call("GET", f"{_API}/packages/{id}", PackagePublic)
+
+    @sends
     def events(self, id: str, after: int = -1, limit: int = 500, kind: str | None = None) -> Call[EventPage]:
         """Return a page of events."""
         params = _given(after=after, limit=limit, kind=kind or None)
@@ -169,6 +253,77 @@ class Requests:
         return Stream(path, events_of, after, on_contact, patience_s)
 
     @streams
+    def follow_all(
+        self,
+        *,
+        jobs: str | Sequence[str] | None = None,
+        studies: str | Sequence[str] | None = None,
+        labels: str | Sequence[str] | None = None,
+        kinds: str | Sequence[str] | None = None,
+        summaries: bool = True,
+        after: int | Sequence[int] | None = None,
+        on_contact: OnContact | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> Stream[Message]:
+        """Yield what all jobs and studies tell, or those that are named, each thing once: messages of the kinds
+        `events`, `jobs`, `removed`, `studies`, `trials` and `gap`; to the end of those that are named. Silence as with
+        `follow`.
+        """
+        since = None if after is None else _joined([str(n) for n in ([after] if isinstance(after, int) else after)])
+        asked = _given(
+            jobs=_joined(jobs),
+            studies=_joined(studies),
+            labels=_joined(labels),
+            kinds=_joined(kinds),
+            summaries=None if summaries else "false",
+            after=since,
+        )
+        path = f"{_API}/stream" + (f"?{urlencode(asked)}" if asked else "")
+        return Stream(path, messages_of, None, on_contact, patience_s)
+
+    @sends
+    def submit_study(
+        self, spec: StudySpec | dict[str, Any], *, package: str | None = None, pip: tuple[str, ...] = ()
+    ) -> Call[StudyPublic]:
+        """Start a study. Not repeated by itself: the service may have heard the first."""
+        study = spec if isinstance(spec, StudySpec) else parse_study(spec)
+        body = _given(spec=as_written(study), package=package, pip=list(pip) or None)
+        return Call("POST", f"{_API}/studies", StudyPublic, json=body, may_repeat=False)
+
+    @sends
+    def studies(self, limit: int = 50) -> Call[StudyPage]:
+        """List studies, newest first."""
+        return Call("GET", f"{_API}/studies", StudyPage, _given(limit=limit))
+
+    @sends
+    def study(self, id: str) -> Call[StudyPublic]:
+        """Look at a study: how far it is, its front and its picks."""
+        return Call("GET", f"{_API}/studies/{id}", StudyPublic)
+
+    @sends
+    def trials(self, id: str) -> Call[list[TrialPublic]]:
+        """Return a study's trials in their order."""
+        return Call("GET", f"{_API}/studies/{id}/trials", list[TrialPublic])
+
+    @sends
+    def stop_study(self, id: str) -> Call[StudyPublic]:
+        """End a study with what it has found so far."""
+        return Call("POST", f"{_API}/studies/{id}/stop", StudyPublic)
+
+    @streams
+    def follow_trials(
+        self,
+        id: str,
+        after: int = -1,
+        *,
+        on_contact: OnContact | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> Stream[dict[str, Any]]:
+        """Yield every change of a trial, from number `after + 1` to the end of the study; silence as with `follow`."""
+        path = f"{_API}/studies/{id}/trials/stream"
+        return Stream(path, trials_of, after, on_contact, patience_s)
+
+    @streams
     def follow_log(
         self,
         id: str,
@@ -189,6 +344,16 @@ class Requests:
 def stream_path(id: str, what: str) -> str:
     """Return the path of a stream: of `events`, `metrics` or `logs`."""
     return f"{_API}/jobs/{id}/{what}/stream"
+
+
+def _joined(given: str | Sequence[str] | None) -> str | None:
+    """Return what is given, one thing or several, as a list in one parameter."""
+    return given if given is None or isinstance(given, str) else ",".join(given)
+
+
+def artifact_path(id: str, path: str) -> str:
+    """Return where a file of a job is."""
+    return f"{_API}/jobs/{id}/artifacts/{quote(path)}"
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import httpx2 as httpx
 
@@ -116,6 +116,25 @@ def events_of(kind: str, data: list[str]) -> list[EventPublic] | None:
         return [EventPublic.model_validate(found)]
     last = found["before"] - 1
     return [EventPublic(job="", sequence=last, kind=kind, step=0, time_s=0, worker=None, knob_version=0, data=found)]
+
+
+class Message(NamedTuple):
+    """A message of a stream of many jobs."""
+
+    kind: str
+    """events, jobs, removed, studies, trials or gap."""
+    data: Any
+    """As `GET /stream` has it."""
+
+
+def messages_of(kind: str, data: list[str]) -> list[Message] | None:
+    """Return a message of a stream of many jobs; `end` ends the stream."""
+    return None if kind == "end" else [Message(kind, json.loads("\n".join(data)))]
+
+
+def trials_of(kind: str, data: list[str]) -> list[dict[str, Any]] | None:
+    """Return a trial as it is now; `end` ends the stream."""
+    return None if kind == "end" else [json.loads("\n".join(data))]
 
 
 def lines_of(kind: str, data: list[str]) -> list[str] | None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from raysync.errors import FieldProblem
 from raysync.spec import describe
-from service.errors import BadRequest, BodyInvalid, WrongMediaType
+from service.errors import BadRequest, BodyInvalid, NotJson, WrongMediaType
 from service.http.prometheus import Metrics
 from service.http.readiness import WriteProbe
 from service.jobs.feed import Feeds
@@ -23,6 +23,8 @@ from service.security.quota import Quota
 from service.settings import Settings
 from service.store import Store
 from service.store.reading import Pools
+from service.streams.multiplex import Multiplex
+from service.studies.keeper import Keeper
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -44,6 +46,8 @@ class Parts(NamedTuple):
     pools: Pools
     log_feeds: LogFeeds
     probe: WriteProbe
+    studies: Keeper
+    multiplex: Multiplex
 
 
 def _parts(request: Request) -> Parts:
@@ -120,6 +124,7 @@ async def read_body(request: Request, model: type[M]) -> M:
     try:
         return model.model_validate_json(raw, strict=True)
     except ValidationError as error:
+        check_json(raw)
         data = loaded(raw)
         raise BodyInvalid(tuple(_described(data, found, model) for found in error.errors()[:_MAX_PROBLEMS])) from None
 
@@ -131,6 +136,18 @@ class BodySchema(dict[str, Any]):
         schema = {"$ref": f"#/components/schemas/{model.__name__}"}
         super().__init__(requestBody={"required": required, "content": {"application/json": {"schema": schema}}})
         self.model = model
+
+
+def check_json(raw: bytes) -> None:
+    """Raise if a body is no JSON, saying where it stops being it."""
+    try:
+        json.loads(raw)
+    except UnicodeDecodeError:
+        raise NotJson("it is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise NotJson(f"{error.msg} in line {error.lineno}, column {error.colno}") from None
+    except (ValueError, RecursionError):
+        return  # too deep, or too long a number: what is wrong with it is told by its field
 
 
 def loaded(raw: bytes) -> Any:

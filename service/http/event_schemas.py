@@ -17,7 +17,17 @@ def data_schema(body: type[AnyEvent]) -> dict[str, Any]:
     """Return the JSON Schema of an event's data, whole in itself; more fields may come with other versions."""
     if body is Metrics:
         properties = {metric.name: {"type": ["number", "null"], "description": told_of(metric)} for metric in TOLD}
-        return {"type": "object", "properties": properties, "additionalProperties": True}
+        by_stage = {
+            f"^{metric.name}/[0-9]+$": {"type": ["number", "null"], "description": f"Of one stage: {told_of(metric)}"}
+            for metric in TOLD
+            if metric.by_stage
+        }
+        return {
+            "type": "object",
+            "properties": properties,
+            "patternProperties": by_stage,
+            "additionalProperties": True,
+        }
     _, parts = msgspec.json.schema_components([body], ref_template="{name}")
     return _inlined(parts[body.__name__], parts)
 

@@ -94,6 +94,30 @@ class Envelope:
         logger.info("%s %s", scope["method"], scope["path"], extra=extra)
 
 
+class Heads:
+    """Answers HEAD wherever GET is answered: the same, without its body; a stream ends as soon as it has begun."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        scope["method"] = "GET"
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            scope["method"] = "HEAD"
+
+
 class Guard:
     """Refuses requests for other hosts, from other origins, and with too large a body."""
 

@@ -66,6 +66,8 @@ KINDS: dict[type[Exception], Kind] = {
     errors.PreconditionFailed: Kind(412, "precondition-failed", "If-Match does not match"),
     errors.BadRequest: Kind(422, "invalid-request", "The request cannot be understood"),
     errors.BodyInvalid: Kind(422, "invalid-request", "The request cannot be understood"),
+    errors.RangeRefused: Kind(416, "range-refused", "There is no such part"),
+    errors.NotJson: Kind(400, "malformed-json", "The body is not JSON"),
     errors.PackageError: Kind(422, "invalid-package", "The package is refused"),
     errors.EntrypointRefused: Kind(422, "entrypoint-refused", "The code may not run here"),
     errors.TooLarge: Kind(413, "too-large", "The body is too large"),
@@ -160,7 +162,8 @@ def _methods(request: Request) -> list[str]:
     paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
     for template, methods in paths.items():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), request.url.path):
-            return sorted(method.upper() for method in methods)
+            named = {method.upper() for method in methods}
+            return sorted(named | ({"HEAD"} if "GET" in named else set()))
     return []
 
 

@@ -12,11 +12,13 @@ from raysync.control.states import JobState
 from raysync.events import AnyEvent, body_of
 from raysync.knobs import KNOB_FIELDS
 from raysync.spec import JobSpec
+from raysync.study import Kind, State, StudySpec
 from raysync.value import Shape
 from service.errors import BadRequest
 
 _JOB = r"[a-z0-9][a-z0-9._-]{0,99}"
 JobId = Annotated[str, Shape(_JOB, "a job's id looks like digits-1a2b3c4d; `raysync list` shows them")]
+StudyId = Annotated[str, Shape(_JOB, "a study's id looks like ratios-1a2b3c4d; GET /studies lists them")]
 PackageId = Annotated[
     str, Shape(r"[0-9a-f]{64}", "a package's id has 64 digits from 0 to f; POST /packages answers it")
 ]
@@ -56,6 +58,14 @@ _EXAMPLE_SPEC: Any = {
     "budget": {"steps": 2000},
 }
 
+_EXAMPLE_STUDY: Any = {
+    "name": "ratios",
+    "base": {**_EXAMPLE_SPEC, "compression": {"push": {"kind": "topk", "ratio": 0.05}}},
+    "space": {"compression.push.ratio": {"low": 0.002, "high": 0.2, "log": True}},
+    "floor": {"metric": "eval/accuracy", "at_least": 0.94},
+    "trials": 12,
+}
+
 
 class Body(BaseModel):
     """What a client sends: unknown fields are refused."""
@@ -85,6 +95,7 @@ class JobCreate(Body):
         default="fail",
         description="what to do if the Ray cluster goes away: give up, or go on from the last checkpoint",
     )
+    dry_run: bool = Field(default=False, description="check it and answer with 200, but enter no job")
 
 
 class KnobPatch(Body):
@@ -107,6 +118,16 @@ class WorkersPut(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"count": 3}]})
 
     count: int = Field(ge=1, le=4096, description="between the job's min_workers and max_workers")
+
+
+class StudyCreate(Body):
+    """A search over the fields of a job."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"spec": _EXAMPLE_STUDY}]})
+
+    spec: StudySpec
+    package: PackageId | None = Field(default=None, description="your code, as `POST /packages` named it")
+    pip: tuple[Requirement, ...] = Field(default=(), max_length=50, description="requirements to install for workers")
 
 
 class StopRequest(Body):
@@ -139,13 +160,37 @@ class JobSummary(BaseModel):
     metrics: dict[str, float | None] = Field(description="the last value of each metric; `GET /components` lists them")
     knob_version: int
     priority: int
+    labels: dict[str, str] = Field(default={}, description="words to find it by")
     queue_position: int | None = Field(description="its place in the line of jobs that wait to be started; 1 is next")
+
+
+class ActorPublic(BaseModel):
+    """A process of a job."""
+
+    name: str = Field(description="such as worker/0, stage/1/0, shard/0, coordinator")
+    role: str
+    index: int | None = Field(description="which of them; of a stage, which pipeline it is in")
+    stage: int | None = Field(description="of a stage, which one")
+    node: str | None
+    pid: int | None
+    life: str | None = Field(
+        description="how it is: starting, alive, gone, dead or failed; null if that is not known any more"
+    )
+    device: str | None
+    threads: int | None
+    busy_ratio: float | None = Field(description="CPU time over time since its first step")
+    compute_s: float | None = Field(description="how long its last step, or a stage's last operation, took to compute")
+    steps_per_s: float | None = Field(description="one over that")
+    restarts: int = Field(description="how often another process has taken its place")
+    memory_bytes: int | None = Field(description="the most it has held")
+    sent_bytes: int | None = Field(description="what it has sent over the network")
 
 
 class JobPublic(JobSummary):
     """A job with all that is known of it."""
 
-    reason: str = Field(description="why it is in this state; of a failed job, the whole traceback")
+    traceback: str | None = Field(default=None, description="all that is known of why, where that is more than a line")
+    actors: list[ActorPublic] = Field(default=[], description="its processes, now or when it ended")
     spec: dict[str, Any]
     knobs: dict[str, Any]
     on_cluster_loss: str
@@ -159,11 +204,94 @@ class JobPublic(JobSummary):
     advice: list[str] = Field(default=[], description="settings that are known to be fragile, and what to change")
 
 
+class JobCheck(BaseModel):
+    """A job that could be submitted as it is."""
+
+    dry_run: Literal[True] = True
+    spec: dict[str, Any] = Field(description="the whole of it, with defaults")
+    knobs: dict[str, Any]
+    labels: dict[str, str]
+    advice: list[str] = Field(description="settings that are known to be fragile, and what to change")
+
+
 class JobPage(BaseModel):
-    """Jobs, newest first."""
+    """Jobs, newest first or as `sort` says."""
 
     items: list[JobSummary]
     next_cursor: str | None = Field(description="send it as `cursor` for the next page; null on the last")
+
+
+class StudySummary(BaseModel):
+    """A study in a list."""
+
+    id: str
+    name: str
+    owner: str = Field(description="the name of the token that submitted it")
+    state: Literal["PENDING", "RUNNING", "SUCCEEDED", "STOPPED", "FAILED"]
+    is_terminal: bool
+    reason: str = Field(description="why it is in this state, in one line")
+    created_at: datetime
+    ended_at: datetime | None
+    begun: int = Field(description="how many trials have been begun")
+    trials: int = Field(description="how many there are to be")
+
+
+class PickPublic(BaseModel):
+    """A trial worth taking."""
+
+    trial: int
+    why: str = Field(description="what it is worth beside the dense job")
+    spec: dict[str, Any] = Field(description="a job that can be submitted as it is")
+
+
+class StudyPublic(StudySummary):
+    """A study with what it has found so far."""
+
+    spec: dict[str, Any]
+    package: str | None
+    pip: list[str]
+    over: int = Field(description="how many trials have ended")
+    sentence: str = Field(description="the answer in one sentence")
+    front: list[int] = Field(description="the trials that no other beats on both counts, cheapest first")
+    picks: dict[str, PickPublic] = Field(description="smallest, knee and best")
+    hypervolume: list[float] = Field(description="how much the front covers after each trial")
+    last_sequence: int = Field(description="the number of the last change of a trial")
+
+
+class StudyPage(BaseModel):
+    """Studies, newest first."""
+
+    items: list[StudySummary]
+
+
+class SeenPublic(BaseModel):
+    """One evaluation of a trial."""
+
+    step: int
+    quality: float = Field(description="the floor's metric")
+    bytes: float = Field(description="payload sent until then")
+    time_s: float = Field(description="since the job's first step")
+    compute_s: float = Field(description="time of one step's computing then")
+
+
+class TrialPublic(BaseModel):
+    """A point and what came of it."""
+
+    sequence: int = Field(description="the number of its last change")
+    number: int
+    kind: Kind
+    point: dict[str, Any] = Field(description="the values it tries, by path")
+    state: State
+    reason: str = Field(description="why it ended as it did, or what it waits for")
+    jobs: list[str] = Field(description="one for each of its seeds")
+    seen: list[SeenPublic]
+    rungs: list[int] = Field(description="the steps at which it was compared with others")
+    quality: float | None = Field(description="at the end, the worst of its seeds")
+    cost: float | None = Field(description="what it took to reach the floor")
+    total_bytes: float | None
+    took_s: float
+    knob_version: int | None
+    turned: dict[str, Any] = Field(description="the last values of knobs that were turned")
 
 
 class KnobsPublic(BaseModel):
@@ -199,7 +327,8 @@ class EventPage(BaseModel):
     """Events in order."""
 
     items: list[EventPublic]
-    next_after: int | None = Field(description="send it as `after` for the next page; null if there is no more now")
+    next_after: int = Field(description="send it as `after` for what follows: the last number here, or `after` itself")
+    has_more: bool = Field(description="whether there is more now")
 
 
 class CheckpointPublic(BaseModel):
@@ -220,7 +349,21 @@ class PackagePublic(BaseModel):
     id: str
     size_bytes: int
     modules: list[str] = Field(description="what can be named in an entrypoint")
-    created_at: datetime
+    created_at: datetime = Field(description="when it was last sent or used")
+    owner: str = Field(default="", description="the name of the token that first sent it")
+
+
+class MePublic(BaseModel):
+    """Who is asking."""
+
+    name: str = Field(description="the token's name: jobs it submits have it as owner")
+    role: Literal["viewer", "operator", "admin"]
+    can: list[Literal["look", "steer", "remove"]] = Field(
+        description="steer: submit, turn knobs, stop, download; remove: strike jobs from the books"
+    )
+    token: str = Field(description="the token's id, as `raysync token list` shows it")
+    expires_at: datetime | None
+    version: str
 
 
 class Health(BaseModel):

@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -127,6 +127,8 @@ class Feeds:
     def __init__(self, store: Store, pools: Pools) -> None:
         self._store, self._pools = store, pools
         self._feeds: dict[str, Feed] = {}
+        self.on_hint: Callable[[str], None] | None = None
+        """Hears of every hint as well."""
         self._sending = asyncio.Lock()
         self._history: Shared[tuple[JobRow, Batch]] = Shared(
             _KEPT_HISTORY_BYTES, lambda found: len(found[1].everything) + len(found[1].metrics)
@@ -141,6 +143,8 @@ class Feeds:
         """Say that a job has told something."""
         if job in self._feeds:
             self._feeds[job].hint()
+        if self.on_hint is not None:
+            self.on_hint(job)
 
     async def read(self, row: JobRow, after: int, *, metrics_only: bool = False) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events from number `after + 1` on, to the job's end."""
@@ -178,7 +182,7 @@ class Feeds:
                     chunk = await self._pools.history(partial(self._rest, row.id, after, batch.last, metrics_only))
                 after = batch.last
                 if chunk:
-                    await self._turn(chunk)
+                    await self.turn(chunk)
                     told_s = time.monotonic()
                     yield chunk
             elif feed.end is not None:
@@ -190,7 +194,7 @@ class Feeds:
                 told_s = time.monotonic()
                 yield b": ping\n\n"
 
-    async def _turn(self, chunk: bytes) -> None:
+    async def turn(self, chunk: bytes) -> None:
         """Let large chunks of all readers go out one by one, at a pace that leaves the loop time for what steers."""
         if len(chunk) > _LARGE_BYTES:
             async with self._sending:

@@ -28,6 +28,7 @@ from service.jobs.versions import has_gone_back
 from service.jobs.workers import Workers
 from service.runtime.port import AsyncRuntime
 from service.store import JobRow, Store
+from service.store.job_row import is_of_study
 
 _LOOK_S = 1.0
 _MAX_LOOK_S = 10.0
@@ -174,7 +175,8 @@ class Follower:
         finally:
             self._num_followed -= 1
         logger.info("%s: %s", row.state, row.reason, extra={"job": row.id})
-        await self._clear_away(row.id)
+        if not is_of_study(row):  # a trial reads it to its end; left alone, a controller ends by itself
+            await self._clear_away(row.id)
 
     async def _follow_to_end(self, row: JobRow) -> JobRow:
         told_stop: tuple[str, float] | None = None

@@ -15,6 +15,7 @@ from service.jobs.workers import Workers
 from service.runtime.port import AsyncRuntime
 from service.store import EventRow, JobRow, Store
 from service.store.events import Restart, data_of
+from service.store.series import UNIT
 
 _OVERLAP = 200
 """So many events are compared first when a journal does not go on as it should."""
@@ -113,6 +114,9 @@ class Intake:
         self._feeds.hint(row.id)
         if found is None:
             return await self._workers.run(self._store.jobs.get, row.id)
+        if found.last_sequence + 1 - found.rolled >= UNIT:
+            while await self._workers.run(self._store.series.roll, row.id):
+                pass
         if found.num_events > self._events_per_job:
             gone = await self._workers.run(self._store.events.thin, row.id, self._events_per_job)
             if gone:

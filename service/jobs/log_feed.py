@@ -19,6 +19,8 @@ from service.security.redaction import redacted
 from service.store import JobRow, Store
 from service.store.reading import Pools, Shared
 
+LOG_END = ".end"
+"""Behind the number of a log's end: only with it a reader is known to have had all."""
 _KEPT_BYTES = 16 << 20
 _AT_ONCE = 2
 """Questions to the runtime by readers who catch up: what steers asks it as well."""
@@ -141,7 +143,7 @@ class LogFeeds:
                 yield rendered(page, actor)
                 continue
             if feed.has_ended:
-                yield f"id: {offset}\nevent: end\ndata: {{}}\n\n".encode()
+                yield f"id: {offset}{LOG_END}\nevent: end\ndata: {{}}\n\n".encode()
                 return
             await (feed.wait(HEARTBEAT_S) if offset >= feed.offset else asyncio.sleep(POLL_S))
             if time.monotonic() - told_s >= HEARTBEAT_S:

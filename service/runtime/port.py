@@ -51,6 +51,8 @@ class AsyncRuntime(ABC):
     forget = awaited(Runtime.forget)
     checkpoints = awaited(Runtime.checkpoints)
     log = awaited(Runtime.log)
+    files = awaited(Runtime.files)
+    piece = awaited(Runtime.piece)
 
     @property
     @abstractmethod

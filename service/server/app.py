@@ -18,7 +18,7 @@ from raysync import __version__
 from service.http import problems
 from service.http.deps import BodySchema, Parts, Viewer
 from service.http.event_schemas import documented_by_kind
-from service.http.middleware import Envelope, Guard
+from service.http.middleware import Envelope, Guard, Heads
 from service.http.routes import ROOT_ROUTERS, ROUTERS, about
 
 API = "/api/v1"
@@ -40,11 +40,14 @@ def create_app(parts: Parts) -> FastAPI:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "service"))
         await parts.manager.start()
         await parts.streams.start()
+        await parts.studies.start()
         try:
             yield
         finally:
+            await parts.studies.close()
             await parts.streams.close()
             await parts.feeds.close()
+            await parts.multiplex.hub.close()
             await parts.log_feeds.close()
             await parts.manager.close()  # whatever the database does: the service and its Ray end
             parts.pools.close()
@@ -58,6 +61,7 @@ def create_app(parts: Parts) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
     )
     app.state.parts = parts
     for router in ROUTERS:
@@ -73,6 +77,7 @@ def create_app(parts: Parts) -> FastAPI:
 
     app.openapi = document  # type: ignore[method-assign]
     problems.install(app)
+    app.add_middleware(Heads)
     app.add_middleware(Guard, hosts=_hosts(parts), limit_bytes=partial(_limit_bytes, parts))
     app.add_middleware(Envelope, metrics=parts.metrics, is_tls=parts.settings.tls_cert is not None)
     return app

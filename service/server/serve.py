@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Collection
 from functools import partial
@@ -25,6 +26,7 @@ from service.security.redaction import redacted
 from service.server.app import create_app
 from service.server.connections import Bounds, Connections, within_descriptors
 from service.server.lock import bound_socket, held_folder
+from service.server.opening import open_when, page_address
 from service.server.protocol import BoundedProtocol
 from service.server.wiring import build
 from service.settings import Settings, environment
@@ -36,15 +38,15 @@ CLIENT_FILE = "client.json"
 logger = logging.getLogger(__name__)
 
 
-def serve(settings: Settings, say: Callable[[str], None]) -> None:
-    """Run the service until it is told to end; what a person should see goes to `say`."""
+def serve(settings: Settings, say: Callable[[str], None], *, opens: bool = False) -> None:
+    """Run the service until it is told to end; what a person should see goes to `say`; the page opens if it is to."""
     logs.configure(settings.log_format)
     with held_folder(settings.folder, settings.url), bound_socket(settings.host, settings.port) as bound:
         check_binding(settings)
-        _serve(settings, bound, say)
+        _serve(settings, bound, say, opens)
 
 
-def _serve(settings: Settings, bound: socket.socket, say: Callable[[str], None]) -> None:
+def _serve(settings: Settings, bound: socket.socket, say: Callable[[str], None], opens: bool) -> None:
     if settings.folder.stat().st_mode & 0o077:
         logger.warning("others can look into %s: chmod 700 it, or give another --data", settings.folder)
     parts, embedded = build(settings)
@@ -57,9 +59,15 @@ def _serve(settings: Settings, bound: socket.socket, say: Callable[[str], None])
     say("Ray: " + (settings.ray_address or offer(settings.num_cpus, os.cpu_count() or 1)))
     if token:
         say(f"first token (admin), also in {settings.folder / CLIENT_FILE}: {token}")
+    say(
+        f"page: {page_address(settings.url, token if token else _own_token(settings) if sys.stdout.isatty() else None)}"
+    )
+    server = uvicorn.Server(config)
+    if opens:
+        open_when(lambda: server.started, settings.folder, page_address(settings.url, token or _own_token(settings)))
     try:
         _hear_sigterm()
-        uvicorn.Server(config).run([bound])
+        server.run([bound])
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending: what is left to do has bounds of its own
         _leave(parts, embedded, say)
@@ -139,6 +147,14 @@ def _first_token(store: Store, settings: Settings) -> str | None:
     token = create_token(store.tokens, "first", Role.ADMIN)
     _write_client(path, settings.url, token)
     return token
+
+
+def _own_token(settings: Settings) -> str | None:
+    """Return the token this user's command line has, if it has one: for a person's eyes, not for a log."""
+    try:
+        return str(json.loads((settings.folder / CLIENT_FILE).read_text())["token"])
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _write_client(path: Path, url: str, token: str) -> None:

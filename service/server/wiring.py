@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 
 from service.http.deps import Parts
+from service.http.entering import trial_entered
 from service.http.prometheus import Metrics
 from service.http.readiness import WriteProbe
+from service.http.routes.stream import SHOWN
 from service.jobs.feed import Feeds
 from service.jobs.follower import Follower
 from service.jobs.housekeeping import Housekeeping
@@ -26,6 +29,10 @@ from service.security.scrubbing import without_own
 from service.settings import Settings, environment
 from service.store import Store
 from service.store.reading import Pools
+from service.streams.hub import Hub
+from service.streams.multiplex import Multiplex
+from service.streams.source import Source
+from service.studies.keeper import Keeper, Start
 
 _DAY_S = 86_400.0
 _THREADS = 16
@@ -51,11 +58,17 @@ def build(settings: Settings) -> tuple[Parts, EmbeddedRay | None]:
     )
     if settings.replaces_ray is not None:
         store.jobs.move(settings.replaces_ray, runtime.address)
-    return assemble(settings, store, runtime), embedded
+    address = embedded.address if embedded is not None else lambda: str(settings.ray_address)
+    return assemble(settings, store, runtime, Start(address, _study_command, env)), embedded
 
 
-def assemble(settings: Settings, store: Store, runtime: AsyncRuntime) -> Parts:
-    """Return the service around a database and a runtime."""
+def _study_command(folder: str, address: str, endpoint: str) -> tuple[str, ...]:
+    return sys.executable, "-m", "tune_configs.process", folder, address, endpoint, str(os.getpid())
+
+
+def assemble(settings: Settings, store: Store, runtime: AsyncRuntime, start: Start | None = None) -> Parts:
+    """Return the service around a database and a runtime; `start` says how studies are run."""
+    start = start or Start(lambda: runtime.address, _study_command, environment())
     limits = Limits(settings.max_package_files, settings.max_unpacked_bytes)
 
     def unpacked(id: str) -> str:
@@ -72,16 +85,22 @@ def assemble(settings: Settings, store: Store, runtime: AsyncRuntime) -> Parts:
     housekeeping = Housekeeping(
         store, runtime, Workers("housekeeping", 2), clear_packages=cleared, take_uses=authenticator.take_uses
     )
+    manager = Manager(store, runtime, follower, housekeeping, settings.live_jobs)
+    hub = Hub(store, pools)
+    feeds.on_hint = hub.hint
+    enter = partial(trial_entered, store, settings)
     return Parts(
         settings,
         store,
         runtime,
         feeds,
-        Manager(store, runtime, follower, housekeeping, settings.live_jobs),
+        manager,
         authenticator,
         Metrics(store, runtime, feeds, settings.live_jobs),
         Quota(settings.max_streams_per_token, store.tokens, pools),
         pools,
         LogFeeds(store, runtime, pools),
         WriteProbe(store.database.probe),
+        Keeper(store, runtime, manager, pools, settings.folder / "studies", start, enter),
+        Multiplex(Source(hub, store, pools, SHOWN), feeds),
     )

@@ -13,8 +13,11 @@ from service.store.jobs import Jobs
 from service.store.knob_versions import KnobVersions
 from service.store.leases import Leases
 from service.store.packages import Packages
+from service.store.pulse import Pulse
 from service.store.queue import Queue
 from service.store.removal import Removal
+from service.store.series import Series
+from service.store.studies import Studies
 from service.store.tokens import TokenRow, Tokens
 from service.store.totals import Totals
 
@@ -35,6 +38,9 @@ class Store:
         self.queue = Queue(self.database)
         self.removal = Removal(self.database)
         self.totals = Totals(self.database)
+        self.series = Series(self.database)
+        self.pulse = Pulse(self.database)
+        self.studies = Studies(self.database)
 
     def close(self) -> None:
         """Let go of all connections."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, delete, func, select, update
 
-from raysync.events import BY_KIND, Event, KnobChange, Metrics
+from raysync.events import BY_KIND, ActorStarted, Event, KnobChange, Metrics, body_of
 from raysync.metrics import is_evaluation
 from service.store.database import Database
 from service.store.job_row import JobRow, change, locked
@@ -140,6 +140,17 @@ class Events:
             query = query.where(events.c.kind == kind)
         with self._database.read() as connection:
             return [EventRow(*row) for row in connection.execute(query.order_by(events.c.sequence).limit(limit))]
+
+    def starts(self, job: str) -> dict[str, list[ActorStarted]]:
+        """Return every time an actor of a job has come up, by its name."""
+        query = select(events.c.data).where(events.c.job == job, events.c.kind == ActorStarted.kind)
+        found: dict[str, list[ActorStarted]] = {}
+        with self._database.read() as connection:
+            for row in connection.execute(query.order_by(events.c.sequence)):
+                told = body_of(ActorStarted.kind, msgspec.json.decode(row[0]))
+                if isinstance(told, ActorStarted):
+                    found.setdefault(told.name, []).append(told)
+        return found
 
     def sampled(self, job: str, points: int) -> list[EventRow]:
         """Return about `points` metrics events spread evenly over the job, and its last one."""

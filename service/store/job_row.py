@@ -14,7 +14,7 @@ from raysync.reason import shortened
 from service.errors import NotFound
 from service.store.tables import jobs
 
-_JSON = ("pip", "metrics", "knobs", "runs", "totals")
+_JSON = ("pip", "metrics", "knobs", "runs", "totals", "labels")
 _HEAVY = ("spec", "runs", "reason")
 _LISTED = [column for column in jobs.c if column.name not in (*_HEAVY, "headline")] + [jobs.c.headline.label("reason")]
 """What listings are made of: a reason there is one line, for a traceback may have megabytes."""
@@ -22,6 +22,11 @@ _VERSIONED = {"knob_version": ("knob_shift", "knobs"), "knob_version_in_force": 
 """Columns that only grow, and those that belong to them."""
 _KNOB_COLUMNS = {*_VERSIONED, *(name for others in _VERSIONED.values() for name in others)}
 LIVE = tuple(state.value for state in JobState if not state.is_terminal)
+
+
+def is_of_study(row: JobRow) -> bool:
+    """Return whether a job is a study's trial, by its labels."""
+    return '"study":' in row.spec and "study" in json.loads(row.spec).get("labels", {})
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +79,10 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """Which life of its controller told it."""
     totals: dict[str, float] = {}
     """What only grows, over all lives of the job."""
+    labels: dict[str, str] = {}
+    """Words to find it by."""
+    rolled: int = 0
+    """Events below this number are reduced for charts."""
     priority: int = 0
     admitted_s: float | None = None
     """When its turn to be started came."""

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import and_, insert, or_, update
+from sqlalchemy import insert, update
 
 from service.store.database import Database
+from service.store.job_filter import EVERY, NEWEST, JobFilter, sorted_by
 from service.store.job_row import LIVE, JobRow, change, get_job, light, light_rows, packed, unpacked
 from service.store.keys import Key, made_before, note, note_removed
-from service.store.tables import jobs
+from service.store.tables import jobs, labels
 
 
 class Jobs:
@@ -29,6 +30,9 @@ class Jobs:
                 if found is not None:
                     return found, True
             connection.execute(insert(jobs).values(packed(msgspec.structs.asdict(row))))
+            if row.labels:
+                pairs = [{"job": row.id, "key": key, "value": value} for key, value in row.labels.items()]
+                connection.execute(insert(labels), pairs)
             if key is not None:
                 note(connection, key, row)
         return row, False
@@ -43,15 +47,15 @@ class Jobs:
         with self._database.read() as connection:
             return get_job(connection, id)
 
-    def page(self, limit: int, before: tuple[float, str] | None = None, state: str | None = None) -> list[JobRow]:
-        """Return up to `limit` jobs, newest first, older than the one `before` stands for."""
-        query = light(jobs.c.removed_s.is_(None)).order_by(jobs.c.created_s.desc(), jobs.c.id.desc()).limit(limit)
-        if state is not None:
-            query = query.where(jobs.c.state == state)
-        if before is not None:
-            created_s, id = before
-            same = and_(jobs.c.created_s == created_s, jobs.c.id < id)
-            query = query.where(jobs.c.created_s <= created_s, or_(jobs.c.created_s < created_s, same))
+    def page(
+        self,
+        limit: int,
+        after: tuple[Any, str] | None = None,
+        which: JobFilter = EVERY,
+        sort: str = NEWEST,
+    ) -> list[JobRow]:
+        """Return up to `limit` jobs in an order, newest first by default, from behind what `after` stands for."""
+        query = sorted_by(light(*which.conditions()), sort, after).limit(limit)
         with self._database.read() as connection:
             return [unpacked(row) for row in connection.execute(query)]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from sqlalchemy import delete, select
 
 from service.store.database import Database
-from service.store.tables import events, jobs
+from service.store.tables import blocks, events, jobs
 
 BATCH = 2000
 """So many events go in one transaction: some ten milliseconds."""
+_BLOCKS = 500
 
 
 class Removal:
@@ -29,6 +30,11 @@ class Removal:
             last = connection.execute(mine.offset(BATCH - 1).limit(1)).scalar()
             if last is not None:
                 connection.execute(delete(events).where(events.c.job == id, events.c.sequence <= last))
+                return True
+            numbers = select(blocks.c.number).where(blocks.c.job == id).order_by(blocks.c.number)
+            number = connection.execute(numbers.offset(_BLOCKS - 1).limit(1)).scalar()
+            if number is not None:
+                connection.execute(delete(blocks).where(blocks.c.job == id, blocks.c.number <= number))
                 return True
             connection.execute(delete(jobs).where(jobs.c.id == id, jobs.c.removed_s.is_not(None)))
         return False

@@ -64,8 +64,11 @@ jobs = Table(
     Column("incarnation", Integer, nullable=False, server_default="0"),
     Column("knob_shift", Integer, nullable=False, server_default="0"),
     Column("totals", Text, nullable=False, server_default="{}"),
+    Column("labels", Text, nullable=False, server_default="{}"),
+    Column("rolled", BigInteger, nullable=False, server_default="0"),
     Index("jobs_by_age", "created_s", "id"),
     Index("jobs_by_state", "state", "created_s", "id"),
+    Index("jobs_by_owner", "owner", "created_s", "id"),
     Index(
         "jobs_in_queue",
         "priority",
@@ -110,6 +113,27 @@ events = Table(
     sqlite_with_rowid=False,
 )
 
+labels = Table(
+    "labels",
+    metadata,
+    Column("job", String(100), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("key", String(128), primary_key=True),
+    Column("value", String(128), nullable=False),
+    Index("labels_by_key", "key", "value", "job"),
+)
+"""The labels of jobs again, to find them by."""
+
+blocks = Table(
+    "blocks",
+    metadata,
+    Column("job", String(100), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("by_worker", Boolean, primary_key=True),
+    Column("level", Integer, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+)
+"""Metrics reduced for charts, see `service.store.series`."""
+
 tokens = Table(
     "tokens",
     metadata,
@@ -145,3 +169,32 @@ packages = Table(
     Column("modules", Text, nullable=False),
     Column("content", LargeBinary, nullable=False),
 )
+
+studies = Table(
+    "studies",
+    metadata,
+    Column("id", String(100), primary_key=True),
+    Column("name", String(63), nullable=False),
+    Column("owner", String(100), nullable=False),
+    Column("state", String(12), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("package", String(64)),
+    Column("pip", Text, nullable=False),
+    Column("created_s", Float, nullable=False),
+    Column("ended_s", Float),
+    Column("stop", Text),
+    Column("sequence", BigInteger, nullable=False),
+    Index("studies_by_age", "created_s", "id"),
+)
+
+trials = Table(
+    "trials",
+    metadata,
+    Column("study", String(100), ForeignKey("studies.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("body", Text, nullable=False),
+    Index("trials_by_sequence", "study", "sequence"),
+)
+"""A trial as it is now; its number goes up with each change of any trial of the study."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from service.server.app import create_app
 from service.server.wiring import assemble
 from service.settings import Settings
 from service.store import Store
+from service.studies.keeper import Start
 from tests.service.still_runtime import StillRuntime
 
 SPEC: dict[str, Any] = {
@@ -26,6 +28,12 @@ SPEC: dict[str, Any] = {
     "scale": {"workers": 2, "max_workers": 4},
     "budget": {"steps": 1000},
 }
+TALKS = Start(
+    lambda: "nowhere",
+    lambda *where: (sys.executable, str(Path(__file__).parent.parent / "talking_study.py"), *where),
+    {"PYTHONPATH": str(Path(__file__).parents[2])},
+)
+"""Studies whose process only talks."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -120,6 +128,6 @@ def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
 def world(tmp_path: Path, store: Store) -> Iterator[World]:
     settings = settings_for(tmp_path)
     runtime = StillRuntime()
-    parts = assemble(settings, store, runtime)
+    parts = assemble(settings, store, runtime, TALKS)
     with TestClient(create_app(parts), raise_server_exceptions=False) as http:
         yield World(http, parts, runtime, tokens_for(store))

@@ -14,7 +14,7 @@ from raysync.engine.coordinator.knob_board import KnobBoard
 from raysync.errors import NotRunning, RuntimeLost
 from raysync.events import Event
 from raysync.knobs import Knobs, initial_knobs, overlaid
-from raysync.ports import CheckpointSeen, JobStatus, Launch, LogPage, Records, Runs, Sighting
+from raysync.ports import CheckpointSeen, FileSeen, JobStatus, Launch, LogPage, Records, Runs, Sighting
 from raysync.questions import Question
 from raysync.spec import JobSpec
 from service.runtime.port import AsyncRuntime
@@ -31,6 +31,8 @@ class StillJob:
         self.stopped: tuple[str, float] | None = None
         self.checkpoints = 0
         self.end: str | None = None
+        self.files: dict[str, tuple[Any, bytes, int | None]] = {}
+        """What it has made: kind, bytes, step."""
 
 
 RUNS = Runs(
@@ -214,6 +216,19 @@ class StillRuntime(AsyncRuntime):
         self._there()
         lines = ["2026-01-01T00:00:00 worker/0 | one", "2026-01-01T00:00:00 worker/1 | two"]
         return LogPage(lines if not offset else [], 2)
+
+    async def files(self, path: str) -> list[FileSeen]:
+        """Return a job's files."""
+        self._there()
+        job = self.folders.get(path.rpartition("/")[2])
+        return [
+            FileSeen(name, kind, len(data), step) for name, (kind, data, step) in (job.files if job else {}).items()
+        ]
+
+    async def piece(self, path: str, name: str, offset: int, size: int) -> bytes:
+        """Return a piece of a file."""
+        self._there()
+        return self.folders[path.rpartition("/")[2]].files[name][1][offset : offset + size]
 
     async def _ask(self, question: Question, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{question.method} is not answered here")

@@ -28,7 +28,7 @@ from service.http.deps import Parts
 from service.server.serve import server_config
 from service.server.wiring import assemble
 from service.store import Store
-from tests.service.conftest import SPEC, settings_for, tokens_for, until
+from tests.service.conftest import SPEC, TALKS, settings_for, tokens_for, until
 from tests.service.still_runtime import StillRuntime
 
 JOB = parse_spec(SPEC)
@@ -41,7 +41,7 @@ class Server:
         settings = settings_for(folder, **settings_changes)
         self.store = Store(settings.database_url)
         self.store.database.migrate()
-        self.parts: Parts = assemble(settings, self.store, runtime)
+        self.parts: Parts = assemble(settings, self.store, runtime, TALKS)
         self.socket = socket.create_server(("127.0.0.1", port))
         self.port = self.socket.getsockname()[1]
         config = server_config(self.parts)

@@ -50,7 +50,7 @@ def test_a_replay_answers_before_it_validates(world: World, monkeypatch: pytest.
     def never(*arguments: Any) -> None:
         raise BadRequest("spec", "a later raysync does not run this any more")
 
-    monkeypatch.setattr("service.http.routes.jobs.vetted", never)
+    monkeypatch.setattr("service.http.entering.vetted", never)
     again = sent(world, "k", body)
     assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
     assert again.headers["idempotency-replayed"] == "true"

@@ -21,7 +21,7 @@ import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
-import service.http.routes.jobs as jobs_routes
+import service.http.entering as entering
 from service.cli import app
 from service.errors import UnsafeBinding
 from service.runtime.local_ray import EmbeddedRay
@@ -44,6 +44,11 @@ SPEC = {
 ELSEWHERE = {
     "raysync run job.yaml": "tests/runtime/test_cli.py::test_what_an_interrupted_run_prints_goes_on",
     "raysync run {}": "tests/runtime/test_cli.py::test_what_an_interrupted_run_prints_goes_on",
+    "raysync tune compression_ratio": "tests/runtime/test_studies.py::test_a_search_that_comes_with_raysync_runs",
+    "raysync tune my_search.yaml --trials 40": "tests/runtime/test_readme.py::test_the_readmes_own_search_finds_a_job",
+    "raysync tune --resume compression_ratio-3fa9b2 --trials +20": (
+        "tests/runtime/test_studies.py::test_a_killed_driver_is_resumed_and_finished_trials_stay"
+    ),
 }
 """Commands that train, run on a real Ray."""
 
@@ -117,7 +122,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 def example(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> str:
     """The job that helps speak of, with its knobs at version 3 and a checkpoint."""
     with monkeypatch.context() as patch:
-        patch.setattr(jobs_routes.secrets, "token_hex", lambda size: "1a2b3c4d")
+        patch.setattr(entering.secrets, "token_hex", lambda size: "1a2b3c4d")
         id = desk.job()
     for delta in (0.4, 0.5, 0.6):
         assert desk.type(f"raysync set {id} delta={delta}").exit_code == 0
@@ -231,7 +236,9 @@ def test_where_the_service_was_named_the_printed_command_names_it(desk: Desk) ->
         assert desk.type(printed, **here).exit_code == 0
 
 
-@pytest.mark.parametrize("line", [line for line in readme_commands() if line.split()[1] not in ("run", "serve")])
+@pytest.mark.parametrize(
+    "line", [line for line in readme_commands() if line.split()[1] not in ("run", "serve", "tune")]
+)
 def test_a_command_of_the_readme_works_as_printed(desk: Desk, line: str) -> None:
     id = desk.job()
     with desk.finishing() if re.search("watch|follow", line) else contextlib.nullcontext():

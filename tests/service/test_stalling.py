@@ -21,8 +21,10 @@ from tests.service.conftest import tokens_for, until
 from tests.service.still_runtime import StillRuntime
 from tests.service.test_client import JOB, Server, started
 
-SLOW_S = 0.05
-"""What a look into slow books takes."""
+SLOW_S = 2.0
+"""What a look into slow books takes: those of all readers together, many seconds."""
+AT_ONCE_S = 2.0
+"""What a turn may take on a machine that is busy with other things; one that waited for readers would take longer."""
 
 
 class World:
@@ -46,7 +48,7 @@ class World:
         connection = socket.create_connection(("127.0.0.1", self.server.port), timeout=20)
         token = self.tokens[role]
         connection.sendall(
-            f"GET /api/v1/jobs/{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+            f"GET /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
         )
         self.connections.append(connection)
         return connection
@@ -82,15 +84,38 @@ def test_knobs_turn_at_once_while_many_streams_and_pages_are_read(
     monkeypatch.setattr(events, "after", slow(after))
     monkeypatch.setattr(events, "sampled", slow(sampled))
     for n in range(80):
-        world.open(f"{world.told}/events/stream?after={n}")
-        world.open(f"{world.told}/metrics?points=50" if n % 2 else f"{world.told}/events?limit=100")
+        world.open(f"jobs/{world.told}/events/stream?after={n}")
+        world.open(f"jobs/{world.told}/metrics?points=50" if n % 2 else f"jobs/{world.told}/events?limit=100")
     time.sleep(0.3)
     taken = []
     for n in range(20):
         started_s = time.monotonic()
         world.client.turn(world.steered, delta=0.1 + 0.01 * n)
         taken.append(time.monotonic() - started_s)
-    assert sorted(taken)[-2] < 0.3, taken
+    assert sorted(taken)[-2] < AT_ONCE_S, taken
+
+
+def test_knobs_turn_at_once_while_charts_are_read_and_all_jobs_are_streamed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series, read = world.server.store.series, world.server.store.series.read
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        time.sleep(SLOW_S)
+        return read(*arguments, **options)
+
+    monkeypatch.setattr(series, "read", slow)
+    for n in range(150):  # more than seven seconds of reading
+        world.open(f"metrics/series?jobs={world.told},{world.steered}&names=x,sync/delta")
+        if n < 50:
+            world.open(f"stream?jobs={world.told},{world.steered}&after=-1")
+    time.sleep(0.3)
+    taken = []
+    for n in range(20):
+        started_s = time.monotonic()
+        world.client.turn(world.steered, delta=0.1 + 0.01 * n)
+        taken.append(time.monotonic() - started_s)
+    assert max(taken) < AT_ONCE_S, taken
 
 
 def test_many_who_catch_up_read_the_books_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +128,7 @@ def test_many_who_catch_up_read_the_books_once(world: World, monkeypatch: pytest
         return after(job, sequence, *arguments)
 
     monkeypatch.setattr(events, "after", counted)
-    for connection in [world.open(f"{world.told}/events/stream") for _ in range(20)]:
+    for connection in [world.open(f"jobs/{world.told}/events/stream") for _ in range(20)]:
         data = bytearray()
         while b"event: end" not in data[-400:]:
             data += connection.recv(1 << 20)
@@ -121,7 +146,7 @@ def test_one_look_into_a_log_serves_all_its_readers(world: World, monkeypatch: p
         return LogPage(lines[start : start + 4], min(len(lines), start + 4))
 
     monkeypatch.setattr(world.runtime, "log", log)
-    readers = [world.open(f"{world.steered}/logs/stream") for _ in range(30)]
+    readers = [world.open(f"jobs/{world.steered}/logs/stream") for _ in range(30)]
     found = [bytearray() for _ in readers]
     for data, reader in zip(found, readers, strict=True):
         while b"line 9" not in data:
@@ -137,7 +162,7 @@ def test_one_look_into_a_log_serves_all_its_readers(world: World, monkeypatch: p
         while b"the last" not in data:
             data += reader.recv(65536)
         assert data.count(b"worker/0 |") == 11, "every line once"
-    late = world.open(f"{world.steered}/logs/stream")
+    late = world.open(f"jobs/{world.steered}/logs/stream")
     data = bytearray()
     while b"the last" not in data:
         data += late.recv(65536)
@@ -149,8 +174,8 @@ def test_a_revoked_token_loses_its_streams(world: World, monkeypatch: pytest.Mon
     for name, bound_s in bounds.items():
         monkeypatch.setattr(f"service.{name}", bound_s)
     time.sleep(3.1)  # the check that waits already
-    streams = [world.open(f"{world.steered}/{what}/stream") for what in ("events", "metrics", "logs")]
-    others = [world.open(f"{world.steered}/{what}/stream", "operator") for what in ("events", "logs")]
+    streams = [world.open(f"jobs/{world.steered}/{what}/stream") for what in ("events", "metrics", "logs")]
+    others = [world.open(f"jobs/{world.steered}/{what}/stream", "operator") for what in ("events", "logs")]
     for stream in (*streams, *others):
         assert b"200 OK" in stream.recv(65536)
     world.server.store.tokens.revoke(world.tokens["viewer"].split("_")[1], time.time())
@@ -176,7 +201,7 @@ def test_a_stream_of_metrics_pings_though_the_job_tells_other_things(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.jobs.feed.HEARTBEAT_S", 0.5)
-    stream = world.open(f"{world.steered}/metrics/stream")
+    stream = world.open(f"jobs/{world.steered}/metrics/stream")
     data, ends_s = b"", time.monotonic() + 3.0
     stream.settimeout(0.1)
     while time.monotonic() < ends_s:

@@ -5,11 +5,21 @@ Routes raise errors, and `service.http.problems` says which status each is; `ser
 
 from __future__ import annotations
 
-from service.http.routes import about, control, history, jobs, packages
+from service.http.routes import about, artifacts, control, history, jobs, packages, page, series, stream, studies
 
-ROUTERS = (jobs.router, control.router, history.router, packages.router, about.router)
+ROUTERS = (
+    jobs.router,
+    control.router,
+    history.router,
+    artifacts.router,
+    series.router,
+    stream.router,
+    packages.router,
+    studies.router,
+    about.router,
+)
 """Under the prefix of the interface."""
-ROOT_ROUTERS = (about.health, about.root)
-"""At the root, where probes and scrapers look for them."""
+ROOT_ROUTERS = (about.health, about.root, page.router)
+"""At the root, where probes, scrapers and people look for them."""
 
 __all__ = ["ROOT_ROUTERS", "ROUTERS"]

@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fastapi import APIRouter, Response
 
 from raysync import __version__
 from service.http.catalogue import Catalogue, catalogue
 from service.http.deps import PartsDep, Viewer
 from service.http.problems import documented
-from service.http.schemas import Health, Readiness
+from service.http.schemas import Health, MePublic, Readiness
+from service.http.views import moment
+from service.security.auth import Role
 
 router = APIRouter(tags=["about"])
 health = APIRouter(tags=["about"])
 root = APIRouter(tags=["about"])
 
+_CAN: dict[Literal["look", "steer", "remove"], Role] = {
+    "look": Role.VIEWER,
+    "steer": Role.OPERATOR,
+    "remove": Role.ADMIN,
+}
+
 
 @router.get("/components", responses=documented())
-def components(caller: Viewer) -> Catalogue:
+def list_components(caller: Viewer) -> Catalogue:
     """Return every task, strategy, codec, optimizer and schedule, with its JSON Schema, and what may turn live."""
     return catalogue()
+
+
+@router.get("/me", responses=documented())
+def show_me(parts: PartsDep, caller: Viewer) -> MePublic:
+    """Tell whose token this is, and what it is good for."""
+    row = parts.store.tokens.find(caller.token)
+    expires_s = row.expires_s if row is not None else None
+    return MePublic(
+        name=caller.name,
+        role=caller.role.value,
+        can=[can for can, role in _CAN.items() if caller.role.covers(role)],
+        token=caller.token,
+        expires_at=moment(expires_s) if expires_s is not None else None,
+        version=__version__,
+    )
 
 
 @health.get("/healthz")
@@ -43,6 +68,6 @@ async def readyz(parts: PartsDep, response: Response) -> Readiness:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **documented()},
 )
-async def metrics(parts: PartsDep, caller: Viewer) -> Response:
+async def show_prometheus(parts: PartsDep, caller: Viewer) -> Response:
     """Return metrics for Prometheus; give its scrape configuration a viewer's token."""
     return Response(await parts.pools.page(parts.metrics.render), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -43,7 +43,7 @@ def show_knobs(
 
 @router.patch(
     "/knobs",
-    responses={200: {"headers": _ETAG}, **documented(404, 409, 412, 413, 415, 503)},
+    responses={200: {"headers": _ETAG}, **documented(400, 404, 409, 412, 413, 415, 503)},
     openapi_extra=BodySchema(KnobPatch),
 )
 async def turn_knobs(
@@ -75,9 +75,12 @@ async def turn_knobs(
 
 
 @router.put(
-    "/workers", status_code=202, responses=documented(404, 409, 413, 415, 503), openapi_extra=BodySchema(WorkersPut)
+    "/workers",
+    status_code=202,
+    responses=documented(400, 404, 409, 413, 415, 503),
+    openapi_extra=BodySchema(WorkersPut),
 )
-async def scale(
+async def scale_job(
     parts: PartsDep, caller: Operator, id: JobId, wanted: Annotated[WorkersPut, json_body(WorkersPut)]
 ) -> JobPublic:
     """Ask for another number of workers; those that stay are not restarted."""
@@ -85,13 +88,13 @@ async def scale(
 
 
 @router.post("/pause", status_code=202, responses=documented(404, 409, 503))
-async def pause(parts: PartsDep, caller: Operator, id: JobId) -> JobPublic:
+async def pause_job(parts: PartsDep, caller: Operator, id: JobId) -> JobPublic:
     """Hold all workers at their next decision."""
     return await _turned(parts, id, {"pause": True}, caller.name)
 
 
 @router.post("/resume", status_code=202, responses=documented(404, 409, 503))
-async def resume(parts: PartsDep, caller: Operator, id: JobId) -> JobPublic:
+async def resume_job(parts: PartsDep, caller: Operator, id: JobId) -> JobPublic:
     """Go on after a pause."""
     return await _turned(parts, id, {"pause": False}, caller.name)
 
@@ -99,10 +102,10 @@ async def resume(parts: PartsDep, caller: Operator, id: JobId) -> JobPublic:
 @router.post(
     "/stop",
     status_code=202,
-    responses=documented(404, 413, 415),
+    responses=documented(400, 404, 413, 415),
     openapi_extra=BodySchema(StopRequest, required=False),
 )
-async def stop(
+async def stop_job(
     parts: PartsDep, caller: Operator, id: JobId, how: Annotated[StopRequest, json_body(StopRequest, required=False)]
 ) -> JobPublic:
     """End a job with its next step and a checkpoint; by force if that takes longer than the bound.

@@ -17,7 +17,7 @@ from service.http.deps import Parts, PartsDep, Viewer
 from service.http.problems import documented
 from service.http.schemas import EventPage, JobId
 from service.jobs.feed import as_json
-from service.jobs.log_feed import is_from
+from service.jobs.log_feed import LOG_END, is_from
 from service.security.auth import Caller
 from service.security.redaction import redacted
 from service.store import EventRow
@@ -37,13 +37,15 @@ _Kind = Annotated[
     str, Field(max_length=20), Shape(r"[a-z_]+", "a kind is a word in small letters, such as state, metrics or knobs")
 ]
 
+ENDED: dict[int | str, dict[str, Any]] = {204: {"description": "It has ended, and `Last-Event-ID` is its end."}}
 _SSE = {
     "type": "object",
     "description": "one server-sent event; `data` is JSON",
     "properties": {name: {"type": "string"} for name in ("id", "event", "data")} | {"retry": {"type": "integer"}},
 }
-_STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Server-sent events, to the job's end.", "content": {"text/event-stream": {"schema": _SSE}}}
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Server-sent events, to the end.", "content": {"text/event-stream": {"schema": _SSE}}},
+    **ENDED,
 }
 _STREAM_HEADERS = {"X-Accel-Buffering": "no"}
 
@@ -78,18 +80,18 @@ async def list_events(
     return await parts.pools.page(partial(_page, parts, id, after, limit, kind))
 
 
-@router.get("/metrics/stream", responses={**_STREAM, **documented(404)}, response_class=StreamingResponse)
+@router.get("/metrics/stream", responses={**STREAM, **documented(404)}, response_class=StreamingResponse)
 async def stream_metrics(
     parts: PartsDep, caller: Viewer, id: JobId, after: After = -1, last_event_id: LastEventId = None
-) -> StreamingResponse:
+) -> Response:
     """Stream the job's metrics as server-sent events, from the first, or from `Last-Event-ID` on."""
     return await _stream(parts, caller, id, after, last_event_id, metrics_only=True)
 
 
-@router.get("/events/stream", responses={**_STREAM, **documented(404)}, response_class=StreamingResponse)
+@router.get("/events/stream", responses={**STREAM, **documented(404)}, response_class=StreamingResponse)
 async def stream_events(
     parts: PartsDep, caller: Viewer, id: JobId, after: After = -1, last_event_id: LastEventId = None
-) -> StreamingResponse:
+) -> Response:
     """Stream everything the job tells as server-sent events.
 
     Numbers come without gaps or doubles, also across a restart of the service; `gap` says so where old metrics have
@@ -117,7 +119,7 @@ async def show_log(
     return PlainTextResponse("".join(f"{line}\n" for line in lines[-tail:]))
 
 
-@router.get("/logs/stream", responses={**_STREAM, **documented(404, 503)}, response_class=StreamingResponse)
+@router.get("/logs/stream", responses={**STREAM, **documented(404, 503)}, response_class=StreamingResponse)
 async def stream_log(
     parts: PartsDep,
     caller: Viewer,
@@ -127,48 +129,61 @@ async def stream_log(
         int | None, Query(ge=1, le=_MAX_TAIL, description="begin with so many of the last lines, not with the first")
     ] = None,
     last_event_id: LastEventId = None,
-) -> StreamingResponse:
+) -> Response:
     """Stream log lines as server-sent events, from the first, from the last few, or from `Last-Event-ID` on."""
     row = await parts.log_feeds.row(id)
+    if last_event_id is not None and last_event_id.strip().endswith(LOG_END):
+        number_of(last_event_id.strip().removesuffix(LOG_END))
+        if row.is_terminal:
+            return Response(status_code=204)
+        last_event_id = last_event_id.strip().removesuffix(LOG_END)
     if last_event_id is None and tail is not None:
         last = await parts.log_feeds.tail(row, _MAX_TAIL)
-        return _streaming(parts, caller, parts.log_feeds.read_tail(row, last, tail, actor))
-    start = _number(last_event_id) if last_event_id is not None else 0
-    return _streaming(parts, caller, parts.log_feeds.read(row, start, actor))
+        return streaming(parts, caller, parts.log_feeds.read_tail(row, last, tail, actor))
+    start = number_of(last_event_id) if last_event_id is not None else 0
+    return streaming(parts, caller, parts.log_feeds.read(row, start, actor))
 
 
 def _page(parts: Parts, id: str, after: int, limit: int, kind: str | None) -> Response:
-    parts.store.jobs.get(id)
+    row = parts.store.jobs.get(id)
     rows = parts.store.events.after(id, after, limit, kind)
-    return _paged(id, rows, rows[-1].sequence if len(rows) == limit else None)
+    if len(rows) == limit:
+        return _paged(id, rows, rows[-1].sequence, has_more=True)
+    return _paged(id, rows, max(after, row.last_sequence, rows[-1].sequence if rows else -1), has_more=False)
 
 
 def _sampled(parts: Parts, id: str, points: int) -> Response:
-    parts.store.jobs.get(id)
-    return _paged(id, parts.store.events.sampled(id, points), None)
+    row = parts.store.jobs.get(id)
+    return _paged(id, parts.store.events.sampled(id, points), row.last_sequence, has_more=False)
 
 
-def _paged(id: str, rows: Sequence[EventRow], next_after: int | None) -> Response:
+def _paged(id: str, rows: Sequence[EventRow], next_after: int, *, has_more: bool) -> Response:
     """Return a page as `EventPage` has it, put together here in a thread: its events are JSON already."""
     items = ",".join(as_json(id, row) for row in rows)
-    return Response(f'{{"items":[{items}],"next_after":{json.dumps(next_after)}}}', media_type="application/json")
+    page = f'{{"items":[{items}],"next_after":{next_after},"has_more":{json.dumps(has_more)}}}'
+    return Response(page, media_type="application/json")
 
 
 async def _stream(
     parts: Parts, caller: Caller, id: str, after: int, last_event_id: str | None, *, metrics_only: bool
-) -> StreamingResponse:
+) -> Response:
     row = await parts.log_feeds.row(id)
-    after = _number(last_event_id) if last_event_id is not None else after
-    return _streaming(parts, caller, parts.feeds.read(row, after, metrics_only=metrics_only))
+    if last_event_id is not None:
+        after = number_of(last_event_id)
+        if row.is_terminal and after >= row.last_sequence:
+            return Response(status_code=204)
+    return streaming(parts, caller, parts.feeds.read(row, after, metrics_only=metrics_only))
 
 
-def _streaming(parts: Parts, caller: Caller, content: AsyncGenerator[bytes, None]) -> StreamingResponse:
+def streaming(parts: Parts, caller: Caller, content: AsyncGenerator[bytes, None]) -> StreamingResponse:
+    """Return a stream, counted among those of the caller."""
     parts.streams.check(caller.token)
     counted = parts.streams.counted(caller.token, content)
     return StreamingResponse(counted, media_type="text/event-stream", headers=_STREAM_HEADERS)
 
 
-def _number(last_event_id: str) -> int:
+def number_of(last_event_id: str) -> int:
+    """Return the number a reader had last."""
     text = last_event_id.strip()
     if not text.removeprefix("-").isdecimal() or not text.isascii() or not -1 <= int(text) <= _MAX_SEQUENCE:
         raise BadRequest("header.Last-Event-ID", "send the id of the last event had, a whole number")

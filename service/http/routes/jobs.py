@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import secrets
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import Field
 
-from raysync.control.states import JobState
-from raysync.knobs import initial_knobs
 from raysync.value import Shape
 from service.errors import WrongState
 from service.http.deps import Admin, BodySchema, Operator, Parts, PartsDep, Viewer, loaded, read_body
+from service.http.entering import entered
 from service.http.problems import documented
-from service.http.schemas import JobCreate, JobId, JobPage, JobPublic
-from service.http.vetting import vetted
-from service.http.views import cursor_of, positions, read_cursor, shown, summary_of
-from service.jobs.packages import check_entrypoint
-from service.store import JobRow
+from service.http.queries import Sort, job_filter
+from service.http.schemas import JobCheck, JobCreate, JobId, JobPage, JobPublic
+from service.http.views import checked, cursor_of, positions, read_cursor, shown, summary_of
+from service.store.job_filter import JobFilter
 from service.store.keys import Key
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
@@ -43,24 +41,33 @@ _Cursor = Annotated[
 @router.post(
     "",
     status_code=201,
+    response_model=JobPublic,
     responses={
+        200: {"model": JobCheck, "description": "It could be entered as it is; it was only looked at (`dry_run`)."},
         201: {
             "description": "It is entered; it starts as soon as it fits.",
-            "headers": {"Location": {"schema": {"type": "string"}, "description": "where to look at it"}},
+            "headers": {
+                "Location": {"schema": {"type": "string"}, "description": "where to look at it"},
+                "Idempotency-Replayed": {
+                    "schema": {"type": "string", "enum": ["true"]},
+                    "description": "the key came before; this is the job it made then",
+                },
+            },
         },
-        **documented(404, 410, 413, 415),
+        **documented(400, 404, 410, 413, 415),
     },
     openapi_extra=BodySchema(JobCreate),
 )
-async def submit(
+async def submit_job(
     parts: PartsDep,
     caller: Operator,
     request: Request,
     response: Response,
     idempotency_key: IdempotencyKey = None,
-) -> JobPublic:
-    """Submit a job. With an `Idempotency-Key` the same request makes one job however often it is sent.
+) -> JobPublic | JSONResponse:
+    """Submit a job, or with `dry_run` only have it checked.
 
+    With an `Idempotency-Key` the same request makes one job however often it is sent.
     A key belongs to the token it came with. A request sent again is answered with the job it made, whatever has changed
     since; for a day after that job was removed, with 410.
     """
@@ -70,8 +77,10 @@ async def submit(
         row, is_replay = made, True
     else:
         job = await read_body(request, JobCreate)
-        entered = await asyncio.to_thread(_entered, parts, caller.name, job)
-        row, is_replay = await asyncio.to_thread(parts.store.jobs.add, entered, key)
+        fresh = await asyncio.to_thread(entered, parts.store, parts.settings, caller.name, job)
+        if job.dry_run:
+            return JSONResponse(checked(fresh).model_dump(mode="json"))
+        row, is_replay = await asyncio.to_thread(parts.store.jobs.add, fresh, key)
         parts.manager.wake()
     response.headers["Location"] = f"/api/v1/jobs/{row.id}"
     if is_replay:
@@ -83,72 +92,40 @@ async def submit(
 async def list_jobs(
     parts: PartsDep,
     caller: Viewer,
-    state: Annotated[JobState | None, Query(description="only jobs in this state")] = None,
+    which: Annotated[JobFilter, Depends(job_filter)],
+    sort: Annotated[Sort, Query(description="by what; with a minus before it, falling")] = "-created",
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[_Cursor | None, Query(description="`next_cursor` of the page before")] = None,
 ) -> Response:
-    """List jobs, newest first."""
-    before = read_cursor(cursor) if cursor is not None else None
-    return await parts.pools.page(lambda: _page(parts, limit, before, state))
+    """List jobs, newest first or as `sort` says; all filters that are given must hold."""
+    after = read_cursor(cursor, sort) if cursor is not None else None
+    return await parts.pools.page(lambda: _page(parts, limit, after, which, sort))
 
 
 @router.get("/{id}", responses=documented(404))
-def show(parts: PartsDep, caller: Viewer, id: JobId) -> JobPublic:
+def show_job(parts: PartsDep, caller: Viewer, id: JobId) -> JobPublic:
     """Look at a job: its state and why, its step, metrics, knobs, actors, and what really runs."""
     return shown(parts.store, parts.store.jobs.get(id))
 
 
 @router.delete("/{id}", status_code=204, responses=documented(404, 409))
-def remove(parts: PartsDep, caller: Admin, id: JobId) -> None:
+async def remove_job(parts: PartsDep, caller: Admin, id: JobId) -> None:
     """Strike a finished job and all it told from the books; its folder stays."""
-    row = parts.store.jobs.get(id)
+    row = await asyncio.to_thread(parts.store.jobs.get, id)
     if not row.is_terminal:
         raise WrongState(id, row.state, "only a job that has ended can be removed; stop it first")
-    parts.store.jobs.remove(id, time.time())
+    await asyncio.to_thread(parts.store.jobs.remove, id, time.time())
     parts.manager.removed()
+    parts.multiplex.hub.strike(id)
 
 
-def _page(parts: Parts, limit: int, before: tuple[float, str] | None, state: JobState | None) -> Response:
+def _page(parts: Parts, limit: int, after: tuple[float | str, str] | None, which: JobFilter, sort: str) -> Response:
     """Return a page of jobs, put together here in a thread."""
-    rows = parts.store.jobs.page(limit + 1, before, state.value if state else None)
+    rows = parts.store.jobs.page(limit + 1, after, which, sort)
     more, places = len(rows) > limit, positions(parts.store, rows)
     items = [summary_of(row, places.get(row.id)) for row in rows[:limit]]
-    page = JobPage(items=items, next_cursor=cursor_of(rows[limit - 1]) if more else None)
+    page = JobPage(items=items, next_cursor=cursor_of(rows[limit - 1], sort) if more else None)
     return Response(page.model_dump_json(), media_type="application/json")
-
-
-def _entered(parts: Parts, owner: str, job: JobCreate) -> JobRow:
-    """Return the row of a new job, having refused what cannot or may not run."""
-    spec = vetted(job, parts.settings)
-    package = parts.store.packages.use(job.package, time.time()) if job.package else None
-    if job.spec.task.kind == "custom":
-        modules = package.modules if package else ()
-        check_entrypoint(job.spec.task.entrypoint, modules, parts.settings.allow_entrypoints)
-    knobs = initial_knobs(spec)
-    id = f"{spec.name}-{secrets.token_hex(4)}"
-    return JobRow(
-        id=id,
-        name=spec.name,
-        owner=owner,
-        spec=spec.model_dump_json(),
-        strategy=spec.strategy.kind,
-        package=job.package,
-        pip=job.pip,
-        resume_from=_checkpoint_path(parts, job.resume_from) if job.resume_from else None,
-        on_cluster_loss=job.on_cluster_loss,
-        priority=job.priority,
-        path=f"{parts.settings.storage_root.rstrip('/')}/{id}",
-        created_s=time.time(),
-        steps=spec.budget.steps,
-        knobs=knobs.values,
-    )
-
-
-def _checkpoint_path(parts: Parts, resume_from: str) -> str:
-    """Return where the checkpoint is that `JOB` or `JOB/CHECKPOINT` names."""
-    id, _, name = resume_from.partition("/")
-    path = parts.store.jobs.get(id).path
-    return f"{path}/{name}" if name else path
 
 
 def _digest(raw: bytes) -> str:

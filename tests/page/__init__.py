@@ -1,0 +1,1 @@
+"""The page in a browser: headless Chromium against a real service."""
