@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo simulate test matrix check bench bench-net faults fuzz clean
+.PHONY: help demo simulate test matrix check bench bench-net faults chaos fuzz clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,9 @@ bench-net: $(STAMP) ## Three hosts in network namespaces behind 100 Mbit/s links
 
 faults: $(STAMP) ## Break the simulator on purpose: make faults COUNT=10000, or SEED=17 to see one schedule again
 	$(BIN)/python -m tests.faults $(if $(SEED),--seed $(SEED),--count $(or $(COUNT),10000))
+
+chaos: $(STAMP) ## Kill and freeze processes of a real job on Ray: make chaos FAULTS=50; prints what it cost, picture in out/
+	$(BIN)/python -m tests.chaos --faults $(or $(FAULTS),20) --seed $(or $(SEED),1)
 
 fuzz: $(STAMP) ## Feed mutated payloads to the decoders: make fuzz COUNT=1000000
 	$(BIN)/python -m tests.fuzz --count $(or $(COUNT),200000)

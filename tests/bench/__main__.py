@@ -19,10 +19,14 @@ BENCHES = (
     "startup",
     "memory",
     "mesh",
+    "pipelines",
+    "stage_memory",
+    "study",
     "service",
     "stalling",
     "live_jobs",
     "schema",
+    "page",
 )
 
 

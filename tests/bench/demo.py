@@ -56,6 +56,7 @@ def main() -> int:
     console, started_s = Console(), time.monotonic()
     results: dict[str, dict[str, Any]] = {}
     turn: Turn | None = None
+    picture = ""
     with tempfile.TemporaryDirectory() as folder:
         service = Service(Path(folder), warm=7)
         console.print(f"starting the service, its Ray and its database at {service.url} ...")
@@ -68,6 +69,7 @@ def main() -> int:
                     results[label] = _numbers(client.job(job.id), events)
                     if label == TURNED:
                         turn = _turn(events)
+                        picture = _page_picture(service, job.id, OUT / "demo-page.png")
             service.interrupt()
         finally:
             service.close()
@@ -81,9 +83,26 @@ def main() -> int:
     _chart(results, turn, OUT / "demo.png")
     (OUT / "demo.json").write_text(json.dumps({**results, "turn": turn._asdict()}, indent=1))
     console.print(
-        f"{time.monotonic() - started_s:.0f} s in all; nothing is left running.  Chart: out/demo.png   Numbers: out/demo.json"
+        f"{time.monotonic() - started_s:.0f} s in all; nothing is left running.  Chart: out/demo.png   Numbers: out/demo.json   "
+        f"Page: {picture}"
     )
     return 0
+
+
+def _page_picture(service: Service, id: str, path: Path) -> str:
+    """Leave a picture of the page's view of a job, where there is a browser; return where it is, or why it is not."""
+    from service.page.fetch import is_there
+    from tests.page.browser import Browser, chromium
+    from tests.page.shots import whole_view
+
+    if chromium() is None or not is_there():
+        return "no picture (it takes chromium, and `python -m service.page.fetch`)"
+    token = json.loads((service.folder / "data" / "client.json").read_text())["token"]
+    with Browser() as browser, browser.tab(service.url, token) as tab:
+        tab.open(f"jobs/{id}")
+        tab.see("#chart-signal")
+        whole_view(tab, path)
+    return str(path)
 
 
 def _job(fields: dict[str, Any]) -> JobSpec:

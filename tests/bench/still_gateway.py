@@ -19,7 +19,7 @@ from raysync.engine.coordinator.knob_board import KnobBoard
 from raysync.errors import NotRunning
 from raysync.events import Event
 from raysync.knobs import Knobs
-from raysync.ports import CheckpointSeen, JobStatus, Launch, LogPage, Records, Sighting
+from raysync.ports import CheckpointSeen, FileSeen, JobStatus, Launch, LogPage, Records, Sighting
 from raysync.runtime import Runtime
 from raysync.spec import JobSpec
 from tests.service.still_runtime import status_of
@@ -133,6 +133,14 @@ class SteadyGateway(Runtime):
     def log(self, path: str, offset: int | None, tail_lines: int) -> LogPage:
         """Return nothing."""
         return LogPage([], 0)
+
+    def files(self, path: str) -> list[FileSeen]:
+        """Return none."""
+        return []
+
+    def piece(self, path: str, name: str, offset: int, size: int) -> bytes:
+        """Return nothing."""
+        return b""
 
     def _found(self, job: str) -> SteadyJob:
         if job not in self._jobs:

@@ -14,7 +14,7 @@ from actors import submit
 from actors.job.warm_pool import Processes, WarmPool
 from actors.shell.process import SMALL_ENV
 from raysync.events import Decision, Metrics
-from tests.runtime.test_jobs import digits, end, running, wait_for
+from tests.runtime.test_jobs import digits, end, has_replaced, running, wait_for
 from tests.serving import until
 
 
@@ -24,12 +24,7 @@ def test_an_evaluator_judges_beside_the_training_and_is_started_again_when_it_di
     before = {name: found.pid for name, found in status.actors.items()}
     assert "evaluator" in before
     os.kill(before["evaluator"] or 0, signal.SIGKILL)
-    again = wait_for(
-        job,
-        lambda s: (
-            s.actors.get("evaluator") is not None and s.actors["evaluator"].pid not in (None, before["evaluator"])
-        ),
-    )
+    again = wait_for(job, lambda s: has_replaced(s, "evaluator", before))
     step, reported = again.step, again.metrics["eval/round"]
     after = wait_for(job, lambda s: s.step > step and s.metrics["eval/round"] > reported)
     assert {name: found.pid for name, found in after.actors.items() if name != "evaluator"} == {

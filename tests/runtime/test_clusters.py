@@ -71,6 +71,38 @@ def test_a_job_spreads_over_nodes_started_from_the_command_line(
 
 
 @pytest.mark.matrix
+@pytest.mark.timeout(300)
+def test_two_studies_share_a_cluster_of_several_nodes(cluster: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    """Each trial's job needs both CPUs of the first node, or one of each of the others: they wait for each other."""
+    address, env = cluster
+    search = {
+        "name": "shared",
+        "base": {
+            "task": {"kind": "digits", "hidden": [16]},
+            "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9},
+            "scale": {"workers": 2, "cpus_per_worker": 1, "shards_in": "workers"},
+            "budget": {"steps": 60},
+            "eval": {"every": 20},
+        },
+        "space": {"optimizer.lr": {"low": 0.05, "high": 0.2}},
+        "floor": {"metric": "eval/accuracy", "at_least": 0.5},
+        "trials": 4,
+    }
+    path = tmp_path / "search.json"
+    path.write_text(json.dumps(search))
+    command = [BIN / "raysync", "tune", path, "--address", address, "--storage", tmp_path / "studies", "--json"]
+    both = [
+        subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    for one in both:
+        told, problem = one.communicate(timeout=280)
+        assert one.returncode == 0, problem + told[-2000:]
+        result = json.loads(told.splitlines()[-1])
+        assert (result["state"], result["trials"]) == ("SUCCEEDED", 4)
+        assert result["front"]
+
+
+@pytest.mark.matrix
 def test_without_the_token_a_cluster_does_not_let_anybody_in(
     cluster: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ def end(service: Service, sent: signal.Signals) -> int:
     return service.process.wait(60)
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(240)
 def test_told_to_end_it_takes_its_ray_with_it_whatever_the_database_does(tmp_path: Path) -> None:
     """Nothing runs: first SIGTERM with everything well, then with the database locked, then Ctrl-C with it full."""

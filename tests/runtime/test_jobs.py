@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,11 @@ def end(job: Job, checkpoint: bool = False) -> Any:
 
 def running(status: JobStatus) -> bool:
     return status.state == "RUNNING" and status.step > 5
+
+
+def has_replaced(status: JobStatus, name: str, before: Mapping[str, int | None]) -> bool:
+    """Return whether an actor runs in another process than before; while it is started again there is none."""
+    return name in status.actors and status.actors[name].pid not in (None, before[name])
 
 
 def workers_of(status: JobStatus) -> dict[str, int]:

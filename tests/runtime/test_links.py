@@ -175,6 +175,30 @@ def test_probe_finds_a_live_peer_and_strangers_are_named(pair: tuple[Any, Any]) 
         ray.get(a.send.remote(C, [8]))
 
 
+# Lanes
+
+
+def test_a_peer_that_takes_nothing_holds_up_no_other(links: list[DirectLink]) -> None:
+    """A stage's pushes go to shards, its activations to neighbours, its reports to the coordinator: each a line of its
+    own, so that a bulk of bytes on one delays nothing on the others.
+    """
+    stage, busy_shard, neighbour = (DirectLink(name, KEY, "127.0.0.1", 30.0) for name in (A, C, B))
+    links += [stage, busy_shard, neighbour]
+    for name, other in ((C, busy_shard), (B, neighbour)):
+        stage.connect({name: Contact(None, Endpoint(other.endpoint.tcp, "/nowhere"))})
+    assert stage.probe([B, C], 5.0) == []
+    stage.send(C, push(1, bytes(48 << 20)))
+    assert stage._peers[C].outbox, "the shard reads none of it, and the line is full"
+    started_s, arrived = time.monotonic(), []
+    stage.send(B, push(2, bytes(1 << 20)))
+    while not arrived and time.monotonic() < started_s + 5:
+        stage.receive(0.0)
+        arrived = neighbour.receive(0.05)
+    assert [envelope.message.round for envelope in arrived] == [2]
+    assert time.monotonic() - started_s < 1.0
+    assert stage._peers[C].outbox
+
+
 # The direct link's key
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from raysync.sim import Simulation
 from tests.jobs import job
+from tests.ray_nodes import BIN
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -50,6 +52,23 @@ def test_the_python_of_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.match(r"0\.9\d+ direct", done.stdout)
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(240)
+def test_the_readmes_own_search_finds_a_job(tmp_path: Path) -> None:
+    blocks = {kind: re.findall(rf"```{kind}\n(.*?)```", README, re.S) for kind in ("python", "yaml")}
+    (tmp_path / "my_code").mkdir()
+    task = next(block for block in blocks["python"] if "class MyTask" in block)
+    (tmp_path / "my_code" / "my_module.py").write_text(task)
+    (tmp_path / "search.yaml").write_text(next(block for block in blocks["yaml"] if "# search.yaml" in block))
+    command = [BIN / "raysync", "tune", "search.yaml", "--working-dir", "my_code", "--storage", "studies", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=220)
+    assert done.returncode == 0, done.stderr + done.stdout[-2000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["state"], result["trials"]) == ("SUCCEEDED", 8)
+    assert result["front"]
+    assert "x fewer bytes" in result["reason"]
 
 
 def test_the_readmes_own_model_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

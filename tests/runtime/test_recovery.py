@@ -17,6 +17,7 @@ from tests.jobs import job
 from tests.runtime.test_jobs import digits, end, running, wait_for
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(240)
 def test_turned_early_through_storage_away_and_a_controller_killed_in_a_recovery(storage: str) -> None:
     job = submit(digits(strategy={"kind": "bsp"}, scale={"max_workers": 3}), storage_path=storage)

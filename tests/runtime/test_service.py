@@ -157,7 +157,8 @@ def test_broken_user_code_ends_failed_with_its_traceback(service: Service, clien
     assert answer.exit_code == 0, answer.stderr
     job = client.wait(json.loads(answer.stdout)["id"], 60)
     assert job.state.value == "FAILED"
-    who, told = job.reason.split(": ", 1)
+    assert "RuntimeError: my own mistake" in job.reason, "in one line"
+    who, told = str(job.traceback).split(": ", 1)
     assert who in ("worker/0", "worker/1"), "whichever comes to it first"
     assert told.splitlines()[:3] == [
         'File "my_tasks.py", line 5, in model',
@@ -172,6 +173,7 @@ def test_broken_user_code_ends_failed_with_its_traceback(service: Service, clien
     assert "--working-dir" in refused.stderr
 
 
+@pytest.mark.matrix
 def test_the_command_line_from_submit_to_stop(service: Service, client: Client, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     few = {**SPEC, "scale": {**SPEC["scale"], "shards_in": "workers"}}
@@ -200,7 +202,7 @@ def test_the_command_line_from_submit_to_stop(service: Service, client: Client, 
     assert service.cli("scale", id, 3).exit_code == 0
     until(lambda: client.job(id).workers == 3)
     told = service.cli("stop", id, "--reason", "done here").stderr
-    assert service.cli("watch", id).exit_code == 130
+    assert service.cli("watch", id).exit_code == 4
     assert "done here" in service.cli("show", id).stdout
     again = service.cli(*shlex.split(told.partition("go on with: ")[2])[1:])  # as printed
     assert again.exit_code == 0, again.stderr
@@ -246,6 +248,55 @@ def test_killed_in_mid_job_the_stream_goes_on_with_every_number_once(service: Se
     metrics = client.metrics(id, limit=2000).items
     steps = [event.step for event in metrics if "train/loss" in event.data]
     assert steps[:500] == list(range(len(steps[:500]))), "also what it told meanwhile"
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(360)
+def test_two_studies_at_once_survive_a_kill_of_the_service(service: Service, client: Client) -> None:
+    base = {
+        "task": {"kind": "digits", "hidden": [16]},
+        "strategy": {"kind": "selsync", "delta": 0.1},
+        "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9},
+        "scale": {"workers": 1, "cpus_per_worker": 0.5, "shards_in": "workers"},
+        "budget": {"steps": 150},
+        "eval": {"every": 30},
+    }
+    study = {
+        "base": base,
+        "space": {"optimizer.lr": {"low": 0.05, "high": 0.2}},
+        "floor": {"metric": "eval/accuracy", "at_least": 0.5},
+        "trials": 4,
+        "max_concurrent": 1,
+    }
+    ids = [client.submit_study({"name": name, **study}).id for name in ("one", "other")]
+    until(lambda: all(client.study(id).over >= 1 for id in ids), 150)
+    before = {(id, trial.number): trial for id in ids for trial in client.trials(id) if trial.state.is_over}
+    service.kill()
+    time.sleep(1)
+    service.start()
+    told = [trial["number"] for trial in client.follow_trials(ids[0])]
+    until(lambda: all(client.study(id).is_terminal for id in ids), 200)
+    for id in ids:
+        found = client.study(id)
+        assert (found.state, found.begun, found.over) == ("SUCCEEDED", 4, 4), found.reason
+        assert found.front
+        assert "x fewer bytes" in found.sentence
+        for trial in client.trials(id):
+            if (id, trial.number) in before:
+                old = before[id, trial.number]
+                assert (trial.jobs, trial.seen, trial.quality) == (old.jobs, old.seen, old.quality), "untouched"
+            job = client.job(trial.jobs[-1])
+            assert job.spec["labels"] == {"study": id, "trial": str(trial.number)}
+            assert job.is_terminal
+    assert set(told) == {0, 1, 2, 3}
+
+    third = client.submit_study({"name": "third", **study}).id
+    until(lambda: client.study(third).begun >= 1, 60)
+    client.stop_study(third)
+    until(lambda: client.study(third).is_terminal, 60)
+    assert client.study(third).state == "STOPPED"
+    until(lambda: all(client.job(id).is_terminal for trial in client.trials(third) for id in trial.jobs), 60)
+    assert {item.id for item in client.studies().items} >= {*ids, third}
 
 
 @pytest.mark.timeout(300)
@@ -313,7 +364,7 @@ def all_numbers(client: Client, id: str) -> list[int]:
     page, numbers = client.events(id, limit=2000), list[int]()
     while True:
         numbers += [event.sequence for event in page.items]
-        if page.next_after is None:
+        if not page.has_more:
             return numbers
         page = client.events(id, after=page.next_after, limit=2000)
 
