@@ -129,5 +129,6 @@ def world(tmp_path: Path, store: Store) -> Iterator[World]:
     settings = settings_for(tmp_path)
     runtime = StillRuntime()
     parts = assemble(settings, store, runtime, TALKS)
+    tokens = tokens_for(store)  # before the service writes: on a stalled disk one of them waits for the other
     with TestClient(create_app(parts), raise_server_exceptions=False) as http:
-        yield World(http, parts, runtime, tokens_for(store))
+        yield World(http, parts, runtime, tokens)
