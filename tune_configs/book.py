@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from raysync.study import Kind, Point, Seen, State, StudySpec, Trial
-from raysync.study.outcome import cost_of
+from raysync.study.ending import alike
+from raysync.study.outcome import cost_of, job_of
 from raysync.study.study_spec import Asha
 from tune_configs.store import StudyStore
 
@@ -44,6 +45,11 @@ class Book:
             return None
         kind, point, asked = draw(number)
         return self._put(Trial(number=number, kind=kind, point=point, asked=asked))
+
+    @property
+    def running(self) -> int:
+        """How many trials run in Tune now."""
+        return sum(not self.trials[number].state.is_over for number in {*self._numbers.values()})
 
     def assign(self, trial_id: str, trial: Trial) -> None:
         """Remember which trial Tune means by an id."""
@@ -104,7 +110,8 @@ class Book:
         last = [seen[-1] for seen in seeds]
         trial.quality = (min if floor.is_upward else max)(one.quality for one in last)
         trial.total_bytes = fmean(one.bytes for one in last)
-        costs = [cost_of(self.spec, seen) for seen in seeds]
+        workers = job_of(self.spec, trial).scale.workers
+        costs = [cost_of(self.spec, seen, workers) for seen in seeds]
         if floor.reached(trial.quality) and len(seeds) == self.spec.seeds:
             trial.state, trial.cost = State.REACHED, fmean(cost for cost in costs if cost is not None)
             trial.reason = f"{floor.metric} {trial.quality:.4g}"
@@ -134,12 +141,8 @@ class Book:
 
     def _count(self, trial: Trial) -> None:
         """End the study if its trials fail one after the other for the same reason."""
-        over = sorted((t for t in self.trials.values() if t.state.is_over), key=lambda t: t.number)
-        last = over[-self.spec.max_failures :]
-        reasons = {_first_line(one.reason) for one in last if one.state is State.FAILED}
-        if len(last) == self.spec.max_failures and len(reasons) == 1 and all(t.state is State.FAILED for t in last):
-            self.problem = f"{len(last)} trials in a row failed: {reasons.pop()}"
-            self.is_stopping = True
+        self.problem = self.problem or alike(self.spec, self.trials.values())
+        self.is_stopping = self.is_stopping or self.problem is not None
 
     @property
     def rungs(self) -> list[int]:
@@ -161,7 +164,3 @@ class Book:
         if self._on_change is not None:
             self._on_change(trial)
         return trial
-
-
-def _first_line(text: str) -> str:
-    return text.splitlines()[0] if text else ""

@@ -39,10 +39,14 @@ def told_of(error: Exception) -> str:
 class StudySearch(StaysHere, Searcher):
     """Hands out the trials of a study, those first that were begun before and not ended."""
 
-    def __init__(self, book: Book, begin: Callable[[str, Trial], dict[str, Any]]) -> None:
-        """Take the book, and what starts a trial's job under Tune's id for it and returns all the trial must know."""
+    def __init__(
+        self, book: Book, begin: Callable[[str, Trial], dict[str, Any]], room: Callable[[], int] = lambda: 64
+    ) -> None:
+        """Take the book, what starts a trial's job under Tune's id for it and returns all the trial must know, and how
+        many trials may run at once now.
+        """
         super().__init__()
-        self._book, self._begin = book, begin
+        self._book, self._begin, self._room = book, begin, room
         self._sampler = _sampler(book)
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
@@ -50,8 +54,10 @@ class StudySearch(StaysHere, Searcher):
         return True
 
     def suggest(self, trial_id: str) -> Any:
-        """Return what the next trial is, or that there is none."""
+        """Return what the next trial is, or that there is none; None for not yet."""
         while True:
+            if self._book.running >= self._room() and not self._book.is_stopping:
+                return None
             trial = self._book.next(self._draw)
             if trial is None:
                 return Searcher.FINISHED

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import ray
 import yaml
 from ray import tune
 from ray.tune import Callback, Stopper
@@ -20,12 +19,14 @@ from ray.tune.execution.placement_groups import PlacementGroupFactory
 from raysync.knobs import field_at
 from raysync.spec import JobSpec
 from raysync.study import Kind, Outcome, StudySpec, Trial, outcome
-from raysync.study.outcome import answer_of, picked
+from raysync.study.ending import ending
+from raysync.study.outcome import answer_of, job_of, picked
 from raysync.study.study_spec import Population
 from tune_configs.book import Book
 from tune_configs.here import StaysHere
 from tune_configs.job_trial import JobTrial, job_id
 from tune_configs.launcher import Launcher
+from tune_configs.room import Room
 from tune_configs.scheduling import scheduler_of
 from tune_configs.search import CANNOT_START, StudySearch, told_of
 from tune_configs.store import StudyStore
@@ -66,7 +67,7 @@ class Study:
     ) -> None:
         self.store, self.spec = store, store.spec()
         self.book = Book(store, self.spec, on_change)
-        self._launcher = launcher
+        self._launcher, self._room = launcher, Room(self.spec.job({}), self.spec.max_concurrent)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._enders: list[threading.Thread] = []
@@ -79,10 +80,9 @@ class Study:
     def run(self) -> StudyResult:
         """Run to the end; the caller holds the store, and may call `stop` from a signal handler or another thread."""
         started_s = time.monotonic()
-        concurrency = self._concurrency()
         known = {trial.number for trial in self.book.trials.values() if trial.state.is_over}
         self._end_all("its study goes on without it")
-        self._thread = threading.Thread(target=self._fit, args=(concurrency,), name="tune", daemon=True)
+        self._thread = threading.Thread(target=self._fit, name="tune", daemon=True)
         self._thread.start()
         while self._thread.is_alive():
             self._thread.join(_POLL_S)
@@ -92,41 +92,44 @@ class Study:
         write_picks(self.store, self.spec, found)
         state, reason = self._state(trials, found)
         took_s = time.monotonic() - started_s
+        concurrency = self.spec.trials if self._is_population else self._room.peak
         own_s = sum(trial.took_s for trial in trials if trial.number not in known) / concurrency
         return StudyResult(state, reason, trials, found, took_s, concurrency, took_s / own_s if own_s else 1.0)
 
     def _state(self, trials: tuple[Trial, ...], found: Outcome) -> tuple[str, str]:
         if self._error is not None:
             return "FAILED", f"{type(self._error).__name__}: {self._error}"
-        if self.book.problem is not None:
-            return "FAILED", self.book.problem
-        left = self.spec.trials - sum(trial.state.is_over for trial in trials)
-        if self.book.is_stopping or left > 0:
-            return "STOPPED", f"{left} of {self.spec.trials} trials are left; {found.sentence}"
-        return "SUCCEEDED", found.sentence
+        return ending(self.spec, trials, found, self.book.problem)
 
-    def _fit(self, concurrency: int) -> None:
+    def _fit(self) -> None:
         try:
             with _quiet():
-                self._tuner(concurrency).fit()
+                if self._left > 0:
+                    self._tuner().fit()
         except BaseException as error:
             self._error = error
 
-    def _tuner(self, concurrency: int) -> Any:
+    @property
+    def _is_population(self) -> bool:
+        return isinstance(self.spec.scheduler, Population)
+
+    @property
+    def _left(self) -> int:
+        return self.spec.trials - sum(trial.state.is_over for trial in self.book.trials.values())
+
+    def _tuner(self) -> Any:
         known = [trial for trial in self.book.trials.values() if trial.state.is_over]
-        left = self.spec.trials - len(known)
-        self._search, space = StudySearch(self.book, self._begin), {}
-        is_population = isinstance(self.spec.scheduler, Population)
-        if is_population:  # Tune wants no search beside it: all points are drawn now
+        self._search, space = StudySearch(self.book, self._begin, self._room.count), {}
+        if self._is_population:  # Tune wants no search beside it: all points are drawn now
             space = {"trial": tune.grid_search([self._config(trial) for trial in self._search.all_left()])}
         return tune.Tuner(
             tune.with_resources(JobTrial, _RELAY),
             param_space=space,
             tune_config=tune.TuneConfig(
-                search_alg=None if is_population else self._search,
+                search_alg=None if self._is_population else self._search,
                 scheduler=scheduler_of(self.spec, known),
-                num_samples=1 if is_population else left,
-                max_concurrent_trials=max(1, min(concurrency, left)),
+                num_samples=1 if self._is_population else self._left,
+                max_concurrent_trials=self._left,  # the search holds back what does not fit
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(
@@ -149,7 +152,7 @@ class Study:
         return self._config(trial)
 
     def _config(self, trial: Trial) -> dict[str, Any]:
-        is_population = isinstance(self.spec.scheduler, Population)
+        is_population = self._is_population
         return {
             "study": self.store.id,
             "number": trial.number,
@@ -187,9 +190,10 @@ class Study:
 
     def waits(self, trial_id: str, id: str, reason: str) -> None:
         """A trial waits for its job: see whether that will ever run."""
-        gone = self._launcher.gone(id)
-        if gone is not None:
-            self.fail(trial_id, gone)
+        job = job_of(self.spec, self.book.of(trial_id))
+        problem = self._launcher.gone(id) or self._room.never(id, job)
+        if problem is not None:
+            self.fail(trial_id, problem)
         else:
             self.book.waits(trial_id, reason)
 
@@ -224,18 +228,9 @@ class Study:
         return {path: field_at(job, path) for path in self.spec.space}
 
     def _job(self, trial: Trial, seed: int) -> JobSpec:
-        job = self.spec.dense if trial.kind is Kind.DENSE else self.spec.job(trial.point)
+        job = job_of(self.spec, trial)
         labels = {**job.labels, "study": self.store.id, "trial": str(trial.number)}
         return job.model_copy(update={"labels": labels, "seed": (job.seed + seed) % 2**32})
-
-    def _concurrency(self) -> int:
-        """Return how many jobs run at once: as many as the cluster holds, if the study does not say."""
-        if isinstance(self.spec.scheduler, Population):
-            return self.spec.trials
-        scale = self.spec.job({}).scale
-        cpus = scale.workers * scale.stages * scale.cpus_per_worker
-        holds = int(ray.cluster_resources().get("CPU", 1.0) // max(cpus, 0.01))
-        return max(1, min(holds, self.spec.max_concurrent or holds))
 
 
 class _Stopper(StaysHere, Stopper):

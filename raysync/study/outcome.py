@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from raysync.spec import as_written
+from raysync.spec import JobSpec, as_written
 from raysync.study.front import Scored, front, hypervolume, knee
 from raysync.study.study_spec import StudySpec
 from raysync.study.trial import Kind, Seen, State, Trial
@@ -59,8 +59,8 @@ def scored(spec: StudySpec, trials: Sequence[Trial]) -> list[Scored]:
     ]
 
 
-def cost_of(spec: StudySpec, seen: Sequence[Seen]) -> float | None:
-    """Return what it took until the floor was first reached; None if it never was."""
+def cost_of(spec: StudySpec, seen: Sequence[Seen], workers: int) -> float | None:
+    """Return what it took so many workers until the floor was first reached; None if it never was."""
     first = next((one for one in seen if spec.floor.reached(one.quality)), None)
     if first is None:
         return None
@@ -70,7 +70,6 @@ def cost_of(spec: StudySpec, seen: Sequence[Seen]) -> float | None:
         case "wall_s":
             return first.time_s
         case "predicted_s":
-            workers = spec.job({}).scale.workers
             line_s = 8 * first.bytes / workers / (1e6 * (spec.objective.at_mbit or 1.0))
             return (first.step + 1) * first.compute_s + line_s
 
@@ -115,11 +114,14 @@ def hypervolumes(spec: StudySpec, trials: Sequence[Trial]) -> list[float]:
     return [hypervolume([p for p in points if p.number <= number], worst_cost, worst_quality) for number in numbers]
 
 
+def job_of(spec: StudySpec, trial: Trial) -> JobSpec:
+    """Return the job of a trial, with the values its knobs had at the end if they were turned."""
+    return spec.dense if trial.kind is Kind.DENSE else spec.job({**trial.point, **trial.turned})
+
+
 def picked(spec: StudySpec, pick: Pick) -> dict[str, Any]:
     """Return the job of a pick, as a file would have it."""
-    point = {**pick.trial.point, **pick.trial.turned}
-    job = spec.dense if pick.trial.kind is Kind.DENSE else spec.job(point)
-    written: dict[str, Any] = as_written(job)
+    written: dict[str, Any] = as_written(job_of(spec, pick.trial))
     return written
 
 

@@ -16,8 +16,10 @@ import tune_configs
 from raysync.errors import SpecError
 from raysync.spec import parse_spec, parse_text
 from raysync.study import Dimension, Kind, Seen, State, StudySpec, Trial, outcome, parse_study
+from raysync.study.ending import ending as how_it_ended
 from raysync.study.front import Scored, dominates, front, hypervolume, knee
 from raysync.study.outcome import hypervolumes, worth
+from raysync.study.room import at_once, never
 from raysync.study.space import draw, ordered, with_point
 from service.cli.study_pictures import draw_study
 from service.cli.study_table import StudyTable
@@ -275,6 +277,86 @@ def test_a_study_whose_every_trial_fails_alike_ends_with_that_reason(tmp_path: P
     assert asked.suggest("a9") == "FINISHED"
 
 
+def test_reasons_are_the_same_whatever_step_or_process_they_name(tmp_path: Path) -> None:
+    book, asked = begin(tmp_path, trials=10, max_failures=2)
+    for number in range(2):
+        asked.suggest(f"a{number}")
+        book.saw(f"a{number}", ending(f"job-{number}", [], "FAILED", f"worker/{number} (pid 71{number}) saw NaN"))
+    assert book.problem == "2 trials in a row failed: worker/1 (pid 711) saw NaN"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "state", "words"),
+    [
+        (["out of memory", "NaN"], "FAILED", "all 2 trials failed: out of memory; NaN"),
+        (["NaN"], "STOPPED", "1 of 2 trials are left; no trial reached"),
+        (["NaN", ""], "SUCCEEDED", "no trial reached eval/accuracy >= 0.9; of 2 trials 1 missed the floor, 1 failed"),
+    ],
+)
+def test_a_study_of_failures_alone_has_failed_however_short_it_is(
+    reasons: list[str], state: str, words: str, tmp_path: Path
+) -> None:
+    book, asked = begin(tmp_path, trials=2)
+    for number, reason in enumerate(reasons):
+        asked.suggest(f"a{number}")
+        found = ending("j", [], "FAILED", reason) if reason else ending("j", [0.1])
+        book.saw(f"a{number}", found)
+    trials = tuple(book.trials.values())
+    found_state, why = how_it_ended(book.spec, trials, outcome(book.spec, trials), book.problem)
+    assert found_state == state
+    assert why.startswith(words)
+
+
+def test_values_of_which_the_last_is_the_number_of_workers_cost_what_so_many_lines_take(tmp_path: Path) -> None:
+    objective = {"minimise": "predicted_s", "at_mbit": 8}
+    book, asked = begin(tmp_path, trials=9, objective=objective, space={"scale.workers": {"choice": [2, 8]}})
+    costs = {}
+    for number in range(9):
+        asked.suggest(f"a{number}")
+        book.saw(f"a{number}", ending("j", [0.95]))
+        trial = book.trials[number]
+        costs[trial.point.get("scale.workers")] = trial.cost
+    assert costs[2] == pytest.approx(4 * costs[8])
+
+
+@pytest.mark.parametrize(
+    ("scale", "count"),
+    [
+        ({"workers": 2, "cpus_per_worker": 1}, 3),
+        ({"workers": 3, "cpus_per_worker": 1}, 2),
+        ({"workers": 2, "cpus_per_worker": 0.5}, 5),
+        ({"workers": 2, "cpus_per_worker": 0.1, "gpus_per_worker": 1}, 1),
+        ({"workers": 2, "cpus_per_worker": 3}, 1),
+        ({"workers": 1, "cpus_per_worker": 5}, 0),
+    ],
+)
+def test_as_many_jobs_at_once_as_the_nodes_have_room_for(scale: dict[str, Any], count: int) -> None:
+    job = parse_spec({**BASE, "scale": scale})
+    nodes = {"a": {"CPU": 3.0, "GPU": 2.0}, "b": {"CPU": 4.0}}
+    assert at_once(job, nodes, 5) == count
+    assert (never(job, nodes) is None) == (count > 0)
+
+
+def test_why_a_job_never_fits_names_what_to_lower() -> None:
+    reason = never(parse_spec({**BASE, "scale": {"workers": 9, "cpus_per_worker": 1}}), {"a": {"CPU": 2.0}})
+    assert reason is not None
+    assert "9 never will" in reason
+    assert "Lower scale.workers" in reason
+
+
+def test_no_more_trials_at_once_than_there_is_room_for_now(tmp_path: Path) -> None:
+    book, _ = begin(tmp_path, trials=5)
+    room = [1]
+    asked = StudySearch(book, lambda _, trial: {"number": trial.number}, lambda: room[0])
+    assert asked.suggest("a")["trial"]["number"] == 0
+    assert asked.suggest("b") is None, "not yet"
+    room[0] = 2
+    assert asked.suggest("b")["trial"]["number"] == 1, "a node has come"
+    book.saw("a", ending("j", [0.95]))
+    room[0] = 1
+    assert asked.suggest("c") is None, "a node has gone"
+
+
 def test_a_job_that_never_tells_the_floors_metric_has_failed_and_says_what_it_told(tmp_path: Path) -> None:
     book, asked = begin(tmp_path)
     asked.suggest("a")
@@ -368,12 +450,12 @@ def test_costs_by_bytes_time_and_prediction() -> None:
     from raysync.study.outcome import cost_of
 
     seen = [Seen(9, 0.5, 1e6, 1.0, 0.01), Seen(19, 0.95, 2e6, 3.0, 0.01), Seen(29, 0.99, 3e6, 4.0, 0.01)]
-    assert cost_of(study(), seen) == 2e6
-    assert cost_of(study(objective={"minimise": "wall_s"}), seen) == 3.0
+    assert cost_of(study(), seen, 4) == 2e6
+    assert cost_of(study(objective={"minimise": "wall_s"}), seen, 4) == 3.0
     predicted = study(objective={"minimise": "predicted_s", "at_mbit": 10})
-    workers = predicted.job({}).scale.workers
-    assert cost_of(predicted, seen) == pytest.approx(20 * 0.01 + 8 * 2e6 / workers / 10e6)
-    assert cost_of(study(), seen[:1]) is None
+    for workers in (1, 4):
+        assert cost_of(predicted, seen, workers) == pytest.approx(20 * 0.01 + 8 * 2e6 / workers / 10e6)
+    assert cost_of(study(), seen[:1], 4) is None
 
 
 @pytest.mark.parametrize("trials", [(), TRIALS[4:5], TRIALS])
