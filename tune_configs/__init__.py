@@ -24,5 +24,5 @@ def load(name: str) -> StudySpec:
         return read_study(_FOLDER / f"{name}.yaml")
     if not Path(name).exists():
         known = f"is neither a file nor a search that comes with raysync ({', '.join(names())})"
-        raise SpecError((FieldProblem(name, None, known),))
+        raise SpecError((FieldProblem(name, None, known),), "the study")
     return read_study(Path(name))

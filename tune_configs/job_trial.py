@@ -94,7 +94,7 @@ class JobTrial(Trainable):
                 self._job.turn(**changes)
 
     def step(self) -> dict[str, Any]:
-        """Wait for the next evaluation, or for the end; a job that waits for room is told of now and then."""
+        """Wait for the next evaluation, or for the end, but not for long: Tune ends no trial in the midst of a step."""
         deadline_s = time.monotonic() + _WAIT_S
         while not self._find():
             if not self._has_asked:
@@ -111,8 +111,10 @@ class JobTrial(Trainable):
             if len(self._seen) > count and not self._over:
                 return self._told(self._seen[-1])
             status = job.status()
-            if has_read:
+            if has_read and time.monotonic() < deadline_s:
                 continue
+            if has_read or (self._seen and status.state not in _OVER):
+                return {"goes_on": status.reason}
             if status.state in _OVER and not job.records(self._after, 1, 0.0):
                 return self._end(_Ended(job.id, status.state, status.reason, self._seen))
             if status.state not in _OVER and not self._seen:
@@ -141,7 +143,9 @@ class JobTrial(Trainable):
             return False
         time_s = event.time_s - (self._first_s or event.time_s)
         seen = Seen(event.step, quality, self._bytes, time_s, self._compute_s)
-        if self._seen and seen.step <= self._seen[-1].step:
+        while self._seen and self._seen[-1].step > seen.step:
+            self._seen.pop()  # the job has gone back to a checkpoint
+        if self._seen and seen.step == self._seen[-1].step:
             self._seen[-1] = seen  # the final model, judged again
             return False
         self._seen.append(seen)

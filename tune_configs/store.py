@@ -13,11 +13,12 @@ import secrets
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from raysync.errors import FieldProblem, SpecError
-from raysync.study import StudySpec, Trial, parse_study
+from raysync.study import State, StudySpec, Trial, parse_study
 
 _BUSY_S = 30.0
 
@@ -55,7 +56,7 @@ class StudyStore:
         if not store.database.exists():
             known = sorted(path.parent.name for path in parent.glob("*/study.db"))
             there = f"there are {', '.join(known)}" if known else "there is none"
-            raise SpecError((FieldProblem("--resume", id, f"no such study in {parent}: {there}"),))
+            raise SpecError((FieldProblem("--resume", id, f"no such study in {parent}: {there}"),), "the study")
         return store
 
     def write_spec(self, spec: StudySpec) -> None:
@@ -65,6 +66,20 @@ class StudyStore:
     def spec(self) -> StudySpec:
         """Return the study's specification."""
         return parse_study(json.loads((self.folder / "study.json").read_text()))
+
+    def code(self, given: dict[str, Any] | None) -> dict[str, Any]:
+        """Return what the jobs' processes are to have, Ray's `runtime_env`: what is given now, else what was before."""
+        path = self.folder / "code.json"
+        if given:
+            path.write_text(json.dumps(given))
+        known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return known
+
+    def begin_failed_again(self) -> None:
+        """Forget how trials failed: whoever goes on with the study begins them again, at the same points."""
+        for trial in self.trials():
+            if trial.state is State.FAILED:
+                self.put(Trial(number=trial.number, kind=trial.kind, point=trial.point, asked=trial.asked))
 
     def put(self, trial: Trial) -> None:
         """Keep a trial as it is now."""
@@ -85,7 +100,9 @@ class StudyStore:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise SpecError((FieldProblem("--resume", self.id, "is being run by another process"),)) from None
+                raise SpecError(
+                    (FieldProblem("--resume", self.id, "is being run by another process"),), "the study"
+                ) from None
             yield
 
     @contextlib.contextmanager

@@ -258,6 +258,8 @@ class _Recorder(StaysHere, Callback):
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
         if "waits_for" in result:
             self._study.waits(trial.trial_id, result["waits_for"], result.get("reason", "waits to be started"))
+        elif "goes_on" in result:
+            self._book.waits(trial.trial_id, result["goes_on"])
         elif "asks_for_seed" in result:
             self._study.launch_or_fail(trial.trial_id, result["asks_for_seed"])
         else:

@@ -227,7 +227,13 @@ def kind_at(value: Any, path: str) -> str | None:
 def parse_study(data: object) -> StudySpec:
     """Return the study `data` describes, or raise `SpecError` naming each field, its value and what would be right."""
     if not isinstance(data, Mapping):
-        raise SpecError((FieldProblem("(top level)", data, "a study is a mapping of fields"),))
+        raise SpecError((FieldProblem("(top level)", data, "a study is a mapping of fields"),), "the study")
+    if "task" in data and "base" not in data:
+        remedy = (
+            "this is a job, not a search: search around it with raysync tune NAME --job FILE, or put it under `base` "
+            "of a file that has `space` and `floor`, too"
+        )
+        raise SpecError((FieldProblem("task", None, remedy),), "the study")
     try:
         return StudySpec.model_validate(data)
     except ValidationError as error:
@@ -245,9 +251,9 @@ def read_study(path: Path) -> StudySpec:
     try:
         data = load_yaml(path.read_bytes())
     except OSError as error:
-        raise SpecError((FieldProblem(str(path), None, f"cannot be read: {error.strerror}"),)) from error
+        raise SpecError((FieldProblem(str(path), None, f"cannot be read: {error.strerror}"),), "the study") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpecError((FieldProblem(str(path), None, f"is not YAML: {error}"),)) from error
+        raise SpecError((FieldProblem(str(path), None, f"is not YAML: {error}"),), "the study") from error
     return parse_study(data)
 
 

@@ -42,12 +42,17 @@ def spec_with(path: Path, sets: Sequence[str] | None) -> JobSpec:
 def with_fields(data: dict[str, Any], sets: Sequence[str] | None) -> dict[str, Any]:
     """Return a specification with fields set; what is not there on the way to one is made."""
     for text in sets or ():
-        path, equals, value = text.partition("=")
-        names = path.strip().split(".")
-        if not equals or not all(names):
-            raise typer.BadParameter(f"--set {text}: write field=value, such as strategy.delta=0.5")
-        data = _set(data, names, _value(value), path)
+        path, value = assignment(text)
+        data = _set(data, path.split("."), value, path)
     return data
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """Return the path and the value that `field=value` names."""
+    path, equals, value = text.partition("=")
+    if not equals or not all(path.strip().split(".")):
+        raise typer.BadParameter(f"--set {text}: write field=value, such as strategy.delta=0.5")
+    return path.strip(), _value(value)
 
 
 def _set(data: dict[str, Any], names: list[str], value: Any, path: str) -> dict[str, Any]:

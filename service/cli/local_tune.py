@@ -14,17 +14,15 @@ import msgspec
 
 import tune_configs
 from actors.api.fit import connected
-from raysync.errors import FieldProblem, SpecError
-from raysync.spec import as_written
-from raysync.study import StudySpec, Trial, parse_study
-from raysync.study.space import with_point
-from raysync.study.study_spec import kind_at
+from raysync.errors import SpecError
+from raysync.study import StudySpec, Trial
+from service.cli.study_changes import changed, continued
 from service.cli.study_pictures import draw_study
 from service.cli.study_table import StudyTable
 from tune_configs.store import StudyStore
 
+_BEGUN_SHOWN = 20
 Emit = Callable[[dict[str, Any]], None]
-_MAY_CHANGE = ("trials", "max_concurrent", "max_failures")
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +32,23 @@ def searches() -> dict[str, str]:
     return {name: tune_configs.load(name).text for name in tune_configs.names()}
 
 
+def begun(storage: Path) -> dict[str, str]:
+    """Return the studies of a folder, newest first, and how far each is."""
+    folders = sorted(storage.glob("*/study.db"), key=lambda path: path.stat().st_mtime, reverse=True)
+    told = {}
+    for store in (StudyStore(path.parent) for path in folders[:_BEGUN_SHOWN]):
+        with contextlib.suppress(SpecError, OSError, ValueError):  # of a raysync that wrote it otherwise
+            over = sum(trial.state.is_over for trial in store.trials())
+            told[store.id] = f"{over} of {store.spec().trials} trials over"
+    return told
+
+
 def run_study(
     search: str | None,
     *,
+    job: Path | None,
     resume: str | None,
+    retries_failed: bool,
     trials: tuple[int, bool] | None,
     changes: Mapping[str, Any],
     storage: Path,
@@ -47,21 +58,27 @@ def run_study(
 ) -> dict[str, Any]:
     """Run a study, or go on with one, with a live table in the terminal or changes handed to `emit`."""
     if resume is None:
-        spec = _changed(tune_configs.load(str(search)), changes, None if trials is None else trials[0])
-        store = StudyStore.create(storage, spec)
+        count = None if trials is None else trials[0]
+        store = StudyStore.create(storage, changed(tune_configs.load(str(search)), changes, count, job))
     else:
         store = StudyStore.open(storage, resume)
     with store.held():
         if resume is not None:
-            spec = _continued(store, changes, trials)
-            store.write_spec(spec)
-        return _run(store, spec, address, runtime_env, emit)
+            store.write_spec(continued(store.spec(), len(store.trials()), changes, trials, job))
+        if retries_failed:
+            store.begin_failed_again()
+        code = store.code(runtime_env)
+        return _run(store, store.spec(), address, code, emit) | {"code": code}
 
 
 def _run(
     store: StudyStore, spec: StudySpec, address: str | None, runtime_env: dict[str, Any] | None, emit: Emit | None
 ) -> dict[str, Any]:
     table = StudyTable(store.id, spec) if emit is None else None
+    if emit is not None:
+        emit({"kind": "study", "id": store.id, "folder": str(store.folder), "trials": spec.trials})
+    if table is not None and not table.is_live:
+        table.say(f"study {store.id}: {spec.trials} trials in {store.folder}")
 
     def on_change(trial: Trial) -> None:
         if table is not None:
@@ -107,38 +124,21 @@ def _run(
     }
 
 
-def _changed(spec: StudySpec, changes: Mapping[str, Any], trials: int | None) -> StudySpec:
-    data = with_point(as_written(spec), changes, lambda path: kind_at(spec, path))
-    return parse_study({**data, "trials": trials} if trials is not None else data)
-
-
-def _continued(store: StudyStore, changes: Mapping[str, Any], trials: tuple[int, bool] | None) -> StudySpec:
-    """Return a study as it goes on: what its trials were judged by stays."""
-    spec, known = store.spec(), len(store.trials())
-    others = [path for path in changes if path not in _MAY_CHANGE]
-    if others:
-        remedy = f"a study that was begun keeps it; only {', '.join(_MAY_CHANGE)} may change: begin another"
-        raise SpecError((FieldProblem(others[0], changes[others[0]], remedy),), "the study")
-    count = None if trials is None else trials[0] + (max(known, spec.trials) if trials[1] else 0)
-    if count is not None and count < known:
-        raise SpecError((FieldProblem("--trials", count, f"{known} have been begun; give more, or +N"),), "the study")
-    return _changed(spec, changes, count)
-
-
 @contextlib.contextmanager
 def _interruptible(stop: Callable[[], None]) -> Iterator[None]:
-    """Let Ctrl-C end the study in good order, and a second one at once."""
+    """Let Ctrl-C, or being asked to terminate, end the study in good order, and a second Ctrl-C at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
 
     def on_interrupt(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        logger.warning("interrupted: ending the trials that run; Ctrl-C again ends it at once")
         stop()
 
-    signal.signal(signal.SIGINT, on_interrupt)
+    before = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

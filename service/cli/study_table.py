@@ -30,6 +30,15 @@ class StudyTable:
         self._lock = threading.Lock()
         self._live = Live(console=self._console, refresh_per_second=4, transient=False, get_renderable=self._draw)
 
+    @property
+    def is_live(self) -> bool:
+        """Whether it is drawn anew, as in a terminal."""
+        return self._console.is_terminal
+
+    def say(self, words: str) -> None:
+        """Print a line."""
+        self._console.print(words, soft_wrap=True, highlight=False, markup=False)
+
     def __enter__(self) -> StudyTable:
         if self._console.is_terminal:
             self._live.start()
@@ -48,8 +57,7 @@ class StudyTable:
                 self._told.add(trial.number)
         if is_news and not self._console.is_terminal:
             cells = self._cells(trial)
-            words = f"trial {cells[0]} {cells[2]}: {cells[1]}: {cells[6]}"
-            self._console.print(words, soft_wrap=True, highlight=False, markup=False)
+            self.say(f"trial {cells[0]} {cells[2]}: {cells[1]}: {cells[6]}")
 
     def _draw(self) -> RenderableType:
         with self._lock:

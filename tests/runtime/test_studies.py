@@ -94,6 +94,113 @@ def test_a_population_turns_knobs_of_running_jobs(storage: str, tmp_path: Path) 
 
 @pytest.mark.matrix
 @pytest.mark.timeout(240)
+def test_trials_fail_each_with_its_reason_and_the_study_goes_on(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tune_configs.room._PATIENCE_S", 1.0)
+    modes = {"nan": "the loss is NaN", "memory": "allocate memory", "raises": "a column that is not there", "fine": ""}
+    space = {
+        "task.args.mode": {"choice": [*reversed(modes)]},
+        "scale.workers": {"choice": [2, 1, 99]},
+        "scale.min_workers": {"choice": [1, 2]},
+    }
+    base = {**BASE, "task": {"kind": "custom", "entrypoint": "tests.troubled:Troubled"}}
+    spec = study(
+        base=base,
+        space=space,
+        trials=20,
+        max_failures=20,
+        search={"kind": "random"},
+        scheduler={"kind": "none"},
+        seed=5,
+    )
+    result, _ = run(spec, tmp_path)
+    assert result.state == "SUCCEEDED", result.reason
+    found: dict[str, int] = {}
+    for trial in result.trials[2:]:
+        workers, fewest, mode = (trial.point[path] for path in ("scale.workers", "scale.min_workers", "task.args.mode"))
+        kind = "together" if fewest > workers else "room" if workers == 99 else mode
+        words = {"together": "min_workers", "room": "99 never will", **modes}[kind]
+        found[kind] = found.get(kind, 0) + 1
+        assert words in trial.reason, trial
+        assert (trial.state is State.FAILED) == (kind != "fine"), trial
+    assert {*found} == {"together", "room", *modes}, "the seed is one that draws all of them"
+    assert f"{sum(found.values()) - found['fine']} failed" in result.reason
+    assert result.outcome.front
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(240)
+def test_a_study_whose_trials_all_fail_alike_is_over_soon_and_says_why(storage: str, tmp_path: Path) -> None:
+    task = {"kind": "custom", "entrypoint": "tests.troubled:Troubled", "args": {"mode": "nan"}}
+    result, _ = run(study(base={**BASE, "task": task}, trials=40, max_failures=3, max_concurrent=2), tmp_path)
+    assert result.state == "FAILED"
+    assert "3 trials in a row failed" in result.reason
+    assert "the loss is NaN" in result.reason
+    assert len(result.trials) <= 5
+    assert not result.outcome.front
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(240)
+def test_several_seeds_by_predicted_time_with_median_stopping(storage: str, tmp_path: Path) -> None:
+    objective = {"minimise": "predicted_s", "at_mbit": 10}
+    median = {"kind": "median", "grace_steps": 40, "min_trials": 2}
+    result, store = run(study(trials=5, seeds=2, objective=objective, scheduler=median, max_concurrent=2), tmp_path)
+    assert result.state == "SUCCEEDED", result.reason
+    reached = [trial for trial in result.trials if trial.state is State.REACHED]
+    assert len(reached) >= 3
+    for trial in reached:
+        jobs = [json.loads((store.folder / "jobs" / id / "job.json").read_text()) for id in trial.jobs]
+        assert len({job.get("seed", 0) for job in jobs}) == 2
+        first = next(seen for seen in trial.seen if seen.quality >= 0.85)
+        assert 0 < first.compute_s < 0.5, "a step's computing is measured"
+        assert trial.cost is not None
+        assert trial.cost > 8 * first.bytes / 10e6 / 2, "the mean of two seeds; the first's share of the line alone"
+    dense = result.trials[1]
+    assert result.outcome.picks[0].trial.cost < (dense.cost or 0.0)
+    assert "x sooner" in result.reason
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(400)
+def test_ctrl_c_ends_a_study_with_what_was_found_and_it_goes_on_later(tmp_path: Path) -> None:
+    search = {"name": "mine", "base": BASE, "space": RATES, "floor": FLOOR, "trials": 30, "max_concurrent": 2}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(search))
+    command = [BIN / "raysync", "tune", tmp_path / "mine.yaml", "--storage", tmp_path / "studies"]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert first.stderr is not None
+    over = 0
+    for line in first.stderr:
+        over += line.startswith("trial ")
+        if over == 3:
+            break
+    first.send_signal(signal.SIGINT)
+    out, told = first.communicate(timeout=60)
+    assert first.returncode == 130, told + out
+    assert "interrupted: ending the trials that run" in told
+    assert out.startswith("STOPPED: ")
+    assert "x fewer bytes" in out or "without fewer bytes" in out
+    (folder,) = (tmp_path / "studies").iterdir()
+    assert f"go on with  raysync tune --resume {folder.name} --storage {tmp_path}" in out
+    assert len({*(folder / "picks").glob("*.yaml")}) == 3
+    store = StudyStore(folder)
+    before = {trial.number: trial for trial in store.trials() if trial.state.is_over}
+    assert len(before) < 10
+    listed = subprocess.run([*command[:2], "--list", *command[3:]], capture_output=True, text=True, timeout=60).stdout
+    assert f"{len(before)} of 30 trials over" in listed
+    again = [*command[:2], "--resume", folder.name, "--trials", str(len(before) + 2), *command[3:], "--json"]
+    done = subprocess.run(again, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr + done.stdout[-2000:]
+    after = {trial.number: trial for trial in store.trials()}
+    assert len(after) == len(before) + 2
+    assert {number: after[number] for number in before} == before
+    done = subprocess.run([*again[:4], *command[3:], "--json"], capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout.splitlines()[-1])["left"] == 0, "nothing is left: the answer again, at once"
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(240)
 def test_a_search_that_comes_with_raysync_runs(tmp_path: Path) -> None:
     command = [BIN / "raysync", "tune", "compression_ratio", "--trials", "3", "--storage", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
