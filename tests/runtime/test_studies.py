@@ -110,6 +110,7 @@ def test_trials_fail_each_with_its_reason_and_the_study_goes_on(
         space=space,
         trials=20,
         max_failures=20,
+        max_concurrent=3,
         search={"kind": "random"},
         scheduler={"kind": "none"},
         seed=5,
