@@ -40,9 +40,13 @@ class Page(NamedTuple):
     """By path below `/page/`."""
 
 
-@lru_cache(maxsize=1)
 def page() -> Page:
-    """Return the page; without its libraries, one that says how to get them."""
+    """Return the page; without its libraries, one that says how to get them, until they are there."""
+    return _read_once(is_there(VENDOR))
+
+
+@lru_cache(maxsize=2)
+def _read_once(is_whole: bool) -> Page:
     return read_page(STATIC, VENDOR)
 
 

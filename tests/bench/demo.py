@@ -91,17 +91,25 @@ def main() -> int:
 
 def _page_picture(service: Service, id: str, path: Path) -> str:
     """Leave a picture of the page's view of a job, where there is a browser; return where it is, or why it is not."""
+    from playwright.sync_api import Error as BrowserError
+
     from service.page.fetch import is_there
     from tests.page.browser import Browser, chromium
     from tests.page.shots import whole_view
 
-    if chromium() is None or not is_there():
-        return "no picture (it takes chromium, and `python -m service.page.fetch`)"
+    path.unlink(missing_ok=True)
+    if chromium() is None:
+        return "no picture (there is no chromium here: apt-get install chromium)"
+    if not is_there():
+        return "no picture (the page's libraries are not there: python -m service.page.fetch)"
     token = json.loads((service.folder / "data" / "client.json").read_text())["token"]
-    with Browser() as browser, browser.tab(service.url, token) as tab:
-        tab.open(f"jobs/{id}")
-        tab.see("#chart-signal")
-        whole_view(tab, path)
+    try:
+        with Browser() as browser, browser.tab(service.url, token) as tab:
+            tab.open(f"jobs/{id}")
+            tab.until("n => document.querySelector('#chart-loss .plot')?.plot?.data[0].length >= n", STEPS)
+            whole_view(tab, path)
+    except (BrowserError, AssertionError) as error:
+        return f"no picture ({str(error).splitlines()[0]})"
     return str(path)
 
 

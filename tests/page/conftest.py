@@ -17,9 +17,10 @@ __all__ = ["World", "empty_database", "store", "world"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests in the browser share one service: they stay in one process."""
+    """The tests in the browser share one service: they stay in one process; those on Ray stay with the others on Ray."""
     for item in items:
-        if item.path.parent == Path(__file__).parent and "browser" in getattr(item, "fixturenames", ()):
+        is_here = item.path.parent == Path(__file__).parent and "browser" in getattr(item, "fixturenames", ())
+        if is_here and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group("page"))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from service.page import assets
 from service.page import fetch as fetching
 from service.page.assets import STATIC, read_page
 from service.page.fetch import FetchError, configured_registry, fetch, is_there
@@ -140,6 +141,24 @@ def test_without_libraries_the_page_says_how_to_get_them(tmp_path: Path) -> None
     assert b"python -m service.page.fetch" in page.entry.content
     assert page.entry.content.count(b"<script") == 1, "the one that takes a token out of the address"
     assert not any(name.startswith("vendor/") for name in page.files)
+
+
+def test_libraries_that_are_fetched_later_count_without_a_restart(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_there():
+        pytest.skip("the page's libraries are not there: python -m service.page.fetch")
+    vendor = tmp_path / "vendor"
+    monkeypatch.setattr(assets, "VENDOR", vendor)
+    assets._read_once.cache_clear()
+    try:
+        assert "python -m service.page.fetch" in world.http.get("/").text
+        assert world.http.get("/page/vendor/preact.js").status_code == 404
+        shutil.copytree(fetching.VENDOR, vendor)
+        assert 'src="page/app/main.js"' in world.http.get("/").text
+        assert world.http.get("/page/vendor/preact.js").status_code == 200
+    finally:
+        assets._read_once.cache_clear()
 
 
 def test_the_page_needs_no_token_and_has_a_strict_policy(world: World) -> None:
