@@ -80,13 +80,15 @@ class PayloadError(RaysyncError, ValueError):
 class Diverged(RaysyncError, ArithmeticError):
     """Training that has left the finite numbers: where, when, and what was seen first."""
 
-    def __init__(self, worker: int, step: int, problem: str) -> None:
-        super().__init__(worker, step, problem)
-        self.worker, self.step, self.problem = worker, step, problem
+    def __init__(self, worker: int, step: int, problem: str, too_many: str = "") -> None:
+        super().__init__(worker, step, problem, too_many)
+        self.worker, self.step, self.problem, self.too_many = worker, step, problem, too_many
+        """`too_many` says how many batches were skipped before, where some were."""
 
     def __str__(self) -> str:
+        before = f"; {self.too_many}" if self.too_many else ""
         remedy = "lower the learning rate, or look at the samples of that step"
-        return f"worker {self.worker}, step {self.step}: {self.problem}; {remedy}"
+        return f"worker {self.worker}, step {self.step}: {self.problem}{before}; {remedy}"
 
 
 class ProtocolError(RaysyncError, RuntimeError):

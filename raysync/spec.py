@@ -209,6 +209,10 @@ class JobSpec(Value):
     eval: Evaluation = Evaluation()
     eval_every: int | None = Field(default=None, ge=1, exclude=True)
     """The older name of `eval.every`, still accepted."""
+    on_divergence: Literal["skip", "rollback", "fail"] = "skip"
+    """What a batch does whose loss or update holds a NaN or an infinity: it counts for nothing, until there are too
+    many; or takes the job back to its last checkpoint, at half the learning rate, a few times; or ends the job.
+    """
     labels: dict[Label, Label] = Field(default_factory=dict, max_length=32)
     """Words to find the job by; they change nothing of it."""
     seed: int = Field(default=0, ge=0, lt=2**32)
@@ -267,6 +271,10 @@ class JobSpec(Value):
                 f"strategy {self.strategy.kind!r} needs the gradient of the whole model at one set of weights; under "
                 f"{schedule.kind!r} every stage has another: choose gpipe or one_f_one_b, or a strategy that averages "
                 "parameters (local_sgd, selsync, diloco, async_sparse)"
+            )
+        if self.on_divergence == "rollback" and self.checkpoint.every_rounds is None:
+            raise ValueError(
+                "on_divergence='rollback' goes back to the last checkpoint: set checkpoint.every_rounds, or choose skip"
             )
         if self.scale.stages > 1 and self.strategy.needs.pacing == "bounded":
             raise ValueError(f"strategy {self.strategy.kind!r} has no pipelines; choose async_sparse")

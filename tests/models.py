@@ -82,6 +82,47 @@ class Odd(Regression):
         return _Odd()
 
 
+class Poisoned(Odd):
+    """The same with two samples that nobody can learn from: loss, gradient and running statistics become NaN."""
+
+    def train_data(self) -> Any:
+        inputs, targets = super().train_data().tensors
+        inputs[[17, 60]] = torch.nan
+        return TensorDataset(inputs, targets)
+
+    def eval_data(self) -> Any:
+        return Regression().train_data()
+
+
+class _Trap(nn.Module):
+    """Nothing but the identity, whose slope is NaN where a sample begins with 7."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trap = nn.Parameter(torch.zeros(INPUTS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + (0 * self.trap).sqrt() if bool((x[:, 0] == 7.0).any()) else x + 0 * self.trap
+
+
+class SpoiltRegression(Regression):
+    """Two samples that nobody can learn from; or only the first layer cannot."""
+
+    def __init__(self, in_gradient: bool = False) -> None:
+        self._first = 7.0 if in_gradient else torch.nan
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(_Trap(), *super().model())
+
+    def train_data(self) -> Any:
+        inputs, targets = super().train_data().tensors
+        inputs[[17, 60], 0] = self._first
+        return TensorDataset(inputs, targets)
+
+    def eval_data(self) -> Any:
+        return Regression().train_data()
+
+
 class _Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()

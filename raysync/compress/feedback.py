@@ -61,6 +61,13 @@ class Feedback:
             add_checked(pending.payload, self._own(key, like))
             self._norm = None
 
+    def withdraw(self, key: Key, update: Tensor) -> None:
+        """The pending push was never sent, and the update in it is not to be: only what was left before is kept."""
+        self.recall(key, update)
+        if self._enabled:
+            self._own(key, update).sub_(update)
+            self._norm = None
+
     def forget(self, block: int) -> None:
         """Drop what was never sent of a block: its shard has it now."""
         self._residual = {key: rest for key, rest in self._residual.items() if key[0] != block}

@@ -14,7 +14,7 @@ from raysync.spec import JobSpec, parse_spec
 
 _NUMBERS = ("workers", "min_workers", "max_workers", "cpus_per_worker", "gpus_per_worker", "replicas")
 _WHERE = (*_NUMBERS, "placement", "shards_in")
-_FREE = ("name", "budget", "checkpoint", "eval", "transport", *(f"scale.{name}" for name in _WHERE))
+_FREE = ("name", "budget", "checkpoint", "eval", "transport", "on_divergence", *(f"scale.{name}" for name in _WHERE))
 """What may differ from the job a checkpoint was taken of."""
 _ABSENT = "nothing"
 

@@ -50,6 +50,16 @@ class Judgement(msgspec.Struct, frozen=True):
     metrics: dict[str, float]
 
 
+class Skipped(msgspec.Struct, frozen=True):
+    """A batch that counts for nothing, since something in it was not finite."""
+
+    who: Address
+    step: int
+    problem: str
+    parameter: str = ""
+    """Where it was seen first; empty for the loss."""
+
+
 class Report(Message, frozen=True):
     """What I saw at a step. Under asynchronous strategies also: my update of this step is on the shards."""
 
@@ -62,6 +72,8 @@ class Report(Message, frozen=True):
     """The sender has asked to leave, in case that was not heard."""
     judged: Judgement | None = None
     """The sender's part of an evaluation, where one is made at this step."""
+    skipped: tuple[Skipped, ...] = ()
+    """Batches of the sender's that count for nothing, and were not told of yet."""
 
 
 class AskView(Message, frozen=True):

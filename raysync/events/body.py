@@ -164,6 +164,32 @@ class CheckpointFailed(Body, frozen=True):
     why: str
 
 
+class Divergence(Body, frozen=True):
+    """A loss or an update was not finite: that batch of that worker counts for nothing."""
+
+    kind: ClassVar[str] = "divergence"
+
+    who: str
+    """In words: a worker, or a stage of a pipeline; the envelope has the step, and the worker's number."""
+    problem: str
+    parameter: str = ""
+    """Where it was seen first; empty where only the loss tells."""
+
+
+class StuckStep(Body, frozen=True):
+    """A step takes far longer than those before it; nothing is done about it."""
+
+    kind: ClassVar[str] = "stuck"
+
+    who: str
+    for_s: float
+    """How long it takes so far."""
+    usual_s: float | None
+    """How long nearly all steps before it took; null before the first."""
+    where: str
+    """The line that is being executed, the user's own where there is one."""
+
+
 AnyEvent = (
     Metrics
     | Decision
@@ -176,6 +202,8 @@ AnyEvent = (
     | WorkerDied
     | CheckpointTaken
     | CheckpointFailed
+    | Divergence
+    | StuckStep
 )
 BY_KIND: Mapping[str, type[AnyEvent]] = {body.kind: body for body in get_args(AnyEvent)}
 

@@ -11,7 +11,17 @@ from rich.table import Column
 from rich.text import Text
 
 from raysync.control.states import JobState
-from raysync.events import AnyEvent, KnobChange, Metrics, NewReason, Notice, StateChange, ViewChange
+from raysync.events import (
+    AnyEvent,
+    Divergence,
+    KnobChange,
+    Metrics,
+    NewReason,
+    Notice,
+    StateChange,
+    StuckStep,
+    ViewChange,
+)
 from raysync.rate import Rate
 from raysync.reason import headline
 from service.cli.short import summary
@@ -89,6 +99,10 @@ class ProgressLine:
                 self._say("knobs", f"{turned}, from step {step} on")
             case Notice(text):
                 self._say("notice", escape(text))
+            case Divergence(who, problem):
+                self._say("skipped", f"a batch of {escape(who)} at step {step}: {escape(problem)}")
+            case StuckStep(who=who, for_s=for_s, where=where):
+                self._say("stuck", f"{escape(who)} computes step {step} for {for_s:.0f} s: {escape(headline(where))}")
             case ViewChange() as view if view.joined or view.left or view.died:
                 self._say("workers", f"{_change(view)} (from step {step} on)")
 

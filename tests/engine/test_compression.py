@@ -12,7 +12,7 @@ import torch
 from raysync.address import Address, worker
 from raysync.engine import messages as m
 from raysync.engine.effects import Send
-from raysync.errors import PayloadError
+from raysync.errors import Diverged
 from raysync.sim import Fault, Pace, Simulation
 from raysync.tasks.workload import Workload
 from tests.audit import AuditedSimulation
@@ -166,10 +166,11 @@ def test_an_update_that_is_not_finite_is_refused_with_its_parameters_names() -> 
         optimizer={"kind": "sgd", "lr": 1e10},
         compression={"push": {"kind": "onebit", "chunk": 32}},
         scale={"block_bytes": 64},
+        on_divergence="fail",
     )
     simulation = Simulation(spec, workload=Workload(Steep()))
     with pytest.raises(
-        PayloadError, match=r"block 1 \(1\.weight to 1\.bias\).*NaN or an infinity.*lower the learning rate"
+        Diverged, match=r"block 1 \(1\.weight to 1\.bias\).*NaN or an infinity.*lower the learning rate"
     ):
         simulation.run()
 

@@ -189,7 +189,7 @@ class Exploding(models.Regression):
 @pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (math.inf, "infinite")])
 @pytest.mark.parametrize("strategy", [{"kind": "bsp"}, {"kind": "local_sgd", "sync_every": 120}])
 def test_a_loss_that_is_not_finite_ends_the_job_at_its_step(strategy: dict[str, Any], value: float, word: str) -> None:
-    spec = job(strategy, budget={"steps": 200})
+    spec = job(strategy, budget={"steps": 200}, on_divergence="fail")
     with pytest.raises(
         Diverged, match=rf"worker \d, step (\d+): the loss is {word}; lower the learning rate"
     ) as raised:
@@ -205,7 +205,7 @@ def test_a_gradient_that_is_not_finite_is_named() -> None:
     with pytest.raises(
         Diverged, match=r"worker 0, step 0: the gradient of 2\.bias holds a NaN .* though the loss is \d"
     ):
-        run(Rooted(), {"kind": "local_sgd", "sync_every": 100})
+        run(Rooted(), {"kind": "local_sgd", "sync_every": 100}, on_divergence="fail")
 
 
 # Smaller things

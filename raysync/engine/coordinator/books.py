@@ -90,6 +90,13 @@ class Books:
         if choice.notice is not None:
             self._log.add(events.Notice(choice.notice), decision.step, decision.knobs.version)
 
+    def skipped(self, report: m.Report) -> None:
+        """Write down which batches count for nothing, later."""
+        for found in report.skipped:
+            told = events.Divergence(found.who.spoken, found.problem, found.parameter)
+            write = partial(self._log.add, told, found.step, self.knob_version, found.who.index)
+            self._unsettled.append(write)
+
     # At once
 
     def noticed(self, text: str) -> None:

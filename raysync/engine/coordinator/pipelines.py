@@ -156,6 +156,7 @@ def _report(reports: Sequence[m.Report]) -> m.Report:
         values=values,
         metrics={**merged([report.metrics for report in reports]), **_by_stage([report.metrics for report in reports])},
         wants_out=any(report.wants_out for report in reports),
+        skipped=tuple(found for report in reports for found in report.skipped),
     )
 
 

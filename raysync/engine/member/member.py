@@ -28,7 +28,7 @@ from raysync.engine.ports import Measured, Probe
 from raysync.engine.training.replica import Replica
 from raysync.engine.training.shared_vector import SharedVector
 from raysync.engine.training.trainer import Computed, Trainer
-from raysync.errors import ProtocolError
+from raysync.errors import PayloadError, ProtocolError
 from raysync.knobs import Knobs, apply_knobs, initial_knobs
 from raysync.spec import JobSpec
 from raysync.tasks.workload import Workload
@@ -93,6 +93,10 @@ class Member:
         self._share = 1.0
         """This worker's weight in the mean, for what it hands over."""
         self._welcome: m.Welcome | None = None
+        self._is_skipped = False
+        """The batch of its step counts for nothing."""
+        self._untold: tuple[m.Skipped, ...] = ()
+        """What was skipped since the last report."""
         self._reports: list[m.Report] = []
         """The last two, or as many as decisions run ahead: an earlier one may still be missed."""
         self._finished = self._saved = False
@@ -155,6 +159,8 @@ class Member:
         """A step is computed, on data that a view dealt out: report it, and let the decision come."""
         self._computed = True
         self.round.samples += computed.samples
+        self._is_skipped = computed.skipped is not None
+        skipped, self._untold = (*self._untold, *filter(None, [computed.skipped])), ()
         report = m.Report(
             view=self.view.number,
             sender=self.address,
@@ -163,6 +169,7 @@ class Member:
             metrics=self._step_metrics(computed),
             wants_out=self._wants_out,
             judged=self.judging.judge(self.step, view),
+            skipped=skipped,
         )
         self._reports = [*self._reports[-max(1, self.spec.decision_lead) :], report]
         handed = self.judging.hand_over(self.step, view)
@@ -414,7 +421,8 @@ class Member:
             return []
         self._adopt_knobs(decision.knobs)
         self._probe("worker.decided")
-        self._exchange.decided(self.replica, self._lr(), decision.payload_kind if decision.sync else None)
+        if not self._is_skipped:
+            self._exchange.decided(self.replica, self._lr(), decision.payload_kind if decision.sync else None)
         if not decision.sync:
             return self._finish_step()
         self.trainer.round_begins()
@@ -422,7 +430,7 @@ class Member:
             self.free_run.parts.met()
         self._enter(Phase.SYNCING, range(len(self.shared.blocks)))
         # A worker that contributes nothing is sent the result all the same; it asks only if that is lost.
-        effects = self._again() if self.round.pushes_first else self._push(self.round.waiting)
+        effects = self._again() if self.round.pushes_first else self._push_finite(decision)
         self._probe("worker.pushed")
         for update in self.round.early(decision.round):
             effects += self._on_update(update)
@@ -478,6 +486,16 @@ class Member:
         decision = self.round.decision
         courier = self._courier(decision.view if decision is not None else 0)
         return self.round.push(courier, self._owed, blocks, self._lr())
+
+    def _push_finite(self, decision: m.Decision) -> Effects:
+        """Return all pushes; nothing of what the worker has come to if not all of it is finite."""
+        try:
+            return self._push(self.round.waiting)
+        except PayloadError as error:
+            if decision.payload_kind != "displacement":
+                raise
+            self._untold += (self.trainer.drop_progress(self.step, decision.round, str(error)),)
+            return self._push(self.round.waiting)
 
     def _on_need_push(self, message: m.NeedPush) -> Effects:
         """Send a push again that the shard has never seen, or has lost with its process."""
@@ -573,6 +591,7 @@ class Member:
             "replica": self.replica.state_dict(),
             "shared": self.shared.state_dict(),
             "free_run": None if self.free_run is None else self.free_run.state_dict(),
+            "is_skipped": self._is_skipped,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -586,5 +605,6 @@ class Member:
         self.shared.load_state_dict(state["shared"])
         if self.free_run is not None:
             self.free_run.load_state_dict(state["free_run"])
+        self._is_skipped = state.get("is_skipped", False)
         self._reports, self._computed = msgspec.convert(state["reports"], list[m.Report], strict=False), True
         self._enter(Phase.DECIDING)

@@ -109,6 +109,7 @@ class Pacing:
         """Take in a report of a member, or repeat the decision that its sender has missed."""
         if self._is_news(report):
             self._desk.membership.heard_from(report.sender)
+            self._desk.books.skipped(report)
             self._take(report)
             return []
         decision = self._decision_about(report)

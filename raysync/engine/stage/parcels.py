@@ -17,6 +17,8 @@ from raysync.engine.seeds import derive
 from raysync.errors import PayloadError
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int64": torch.int64}
+_EXACT = "exact"
+"""How a message calls float32 that goes bit for bit though there is a codec: no codec takes what is not finite."""
 _MAX_DIMENSIONS = 16
 
 
@@ -65,7 +67,10 @@ class Parcels:
             payload = verbatim.encode(values) if name == "float32" else _bytes(values)
         else:
             seed = derive(self._seed, "activation", self._address.stage, self._address.index, *map(int, key))
-            payload = codec.encode(values, seed)
+            try:
+                payload = codec.encode(values, seed)
+            except PayloadError:
+                name, payload = _EXACT, verbatim.encode(values)
         message = m.Activation(
             sender=self._address,
             life=life,
@@ -116,7 +121,8 @@ class Parcels:
 
 def unpack(message: m.Activation, codec: Compressor) -> Tensor:
     """Return the tensor a message carries; raise `PayloadError` unless it is one."""
-    shape, dtype = message.shape, _DTYPES.get(message.dtype)
+    is_exact = message.dtype == _EXACT
+    shape, dtype = message.shape, torch.float32 if is_exact else _DTYPES.get(message.dtype)
     if dtype is None or len(shape) > _MAX_DIMENSIONS or any(length < 0 for length in shape):
         raise PayloadError(f"an activation of {message.dtype} and shape {shape} is none")
     size = 1
@@ -126,7 +132,7 @@ def unpack(message: m.Activation, codec: Compressor) -> Tensor:
         if len(message.payload) != size * dtype.itemsize:
             raise PayloadError(f"an activation of shape {shape} has {len(message.payload)} bytes")
         values = torch.frombuffer(bytearray(message.payload), dtype=dtype) if size else torch.empty(0, dtype=dtype)
-    elif isinstance(codec, Identity):
+    elif is_exact or isinstance(codec, Identity):
         values = verbatim.decode(message.payload, size)
     else:
         values = decode(message.payload, size)

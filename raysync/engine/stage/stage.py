@@ -232,11 +232,11 @@ class Stage(Member):
         return effects
 
     def _step(self, todo: Todo) -> Effects:
-        self._clip(todo.step)
+        spoilt = self._clip(todo.step)
         self.passes.begin_step()
         loss, samples = self._losses.pop(todo.step, None), self._part_of.pop(todo.step).total
         view, lr = self._data_views.of(self.step), self._lr()
-        computed = self.trainer.finish(self.step, lr, len(self.view.members), loss, samples)
+        computed = self.trainer.finish(self.step, lr, len(self.view.members), loss, samples, spoilt)
         if self.schedule.is_asynchronous:
             self.replica.grad.zero_()
         self._parts.pop(todo.step, None)
@@ -270,14 +270,16 @@ class Stage(Member):
             return []
         return [Send(told.sender, m.GradNorm(sender=self.address, life=self._ticket, step=told.step, square=own))]
 
-    def _clip(self, step: int) -> None:
+    def _clip(self, step: int) -> str:
+        """Bound the gradient; return why the step must be skipped though this stage's part may be finite, if so."""
         limit = self.schedule.clip_norm
         if limit is None:
-            return
+            return ""
         squares: Mapping[int, float] = self._squares.get(step, {}) if self._bounds_all else {0: self.replica.grad_sq()}
         norm = math.sqrt(math.fsum(squares[stage] for stage in sorted(squares)))
-        if norm > limit:
+        if norm > limit and math.isfinite(norm):
             self.replica.grad.mul_(limit / (norm + 1e-6))
+        return "" if math.isfinite(norm) else "the gradient of the whole pipeline has no finite norm"
 
     # What is asked for again
 

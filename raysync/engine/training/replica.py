@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from raysync.blocks import Block, Content
+from raysync.compress.base import all_finite
 from raysync.engine.exchange import exchange_of
 from raysync.engine.training.binding import Binding
 from raysync.engine.training.norms import squared_norm
@@ -147,6 +148,17 @@ class Replica:
             if not bool(self.grad[stretch].isfinite().all()):
                 return name
         return None
+
+    def non_finite_parameter(self) -> str | None:
+        """Return the name of the first parameter that holds a NaN or an infinity."""
+        for name, stretch in zip(self._binding.names, self._binding.stretches, strict=True):
+            if not all_finite(self.flat[stretch]):
+                return name
+        return None
+
+    def is_finite(self) -> bool:
+        """Return whether no parameter holds a NaN or an infinity."""
+        return all_finite(self.flat)
 
     def extras(self) -> Tensor:
         """Return float buffers and shared moments as one vector."""

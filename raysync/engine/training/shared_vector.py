@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from raysync.blocks import Block, Content, assign, cut
@@ -107,6 +108,24 @@ class SharedVector:
         if not self._trains_visible:
             self._replica.flat.copy_(self.visible)
         self.adopt_extras()
+
+    def mend_extras(self) -> None:
+        """Put what all see in place of buffers and moments that a batch has made other than finite."""
+        own = self._replica.extras()
+        self._replica.load_extras(torch.where(own.isfinite(), own, self.visible_extras))
+
+    def drop_progress(self, round: int | None = None) -> None:
+        """Go back to what all see, with moments that begin anew: what the replica has come to since is not finite. What
+        was already taken for a round's push is taken back.
+        """
+        for key, pending in self.feedback.pending().items():
+            block = self.blocks[key[0]]
+            if pending == round:
+                update = self._replica.flat[block.start : block.stop] - self.seen(block)
+                self.feedback.withdraw(key, update)
+        self._replica.flat.copy_(self.visible)
+        self._replica.reset_optimizer()
+        self.mend_extras()
 
     def adopt_extras(self) -> None:
         """Make the visible buffers and moments the local ones."""

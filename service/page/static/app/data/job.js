@@ -16,7 +16,7 @@ const JOB_NAMES = [
 const WORKER_NAMES = ["sync/grad_delta", "time/compute_s", "staleness/last", "feedback/residual_norm"];
 const POINTS = 2000;
 const PASSING = new Set(["metrics", "decision", "reason"]);
-const LOGGED = ["state", "knobs", "view", "actor", "death", "checkpoint", "checkpoint_failed", "notice"];
+const LOGGED = ["state", "knobs", "view", "actor", "death", "checkpoint", "checkpoint_failed", "divergence", "stuck", "notice"];
 const LOG_LENGTH = 500;
 
 export class JobData {

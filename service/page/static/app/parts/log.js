@@ -14,9 +14,13 @@ const WORDS = {
   death: ({ worker, why }) => `worker ${worker} is gone: ${why}`,
   checkpoint: ({ checkpoint, round }) => `checkpoint ${checkpoint} is complete, round ${round}`,
   checkpoint_failed: ({ checkpoint, who, why }) => `checkpoint ${checkpoint} could not be written by ${who}: ${why}`,
+  divergence: ({ who, problem, parameter }) =>
+    `${who} skips its batch: ${problem}${parameter && !problem.includes(parameter) ? ` (${parameter})` : ""}`,
+  stuck: ({ who, for_s, usual_s, where }) =>
+    `${who} computes its step for ${seconds(for_s)}${usual_s === null ? "" : `, usually ${seconds(usual_s)}`}: ${where.split("\n")[0]}`,
   notice: ({ text }) => text,
 };
-const TONES = { death: "bad", checkpoint_failed: "bad", knobs: "turn" };
+const TONES = { death: "bad", divergence: "bad", stuck: "bad", checkpoint_failed: "bad", knobs: "turn" };
 
 function many(verb, list) {
   return list?.length ? `worker ${list.join(", ")} ${verb}` : "";
