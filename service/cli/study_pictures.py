@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raysync.study import State, StudySpec, Trial, outcome
+from raysync.study import Kind, Outcome, State, StudySpec, Trial, outcome
 from raysync.study.outcome import hypervolumes
+from service.cli.study_scale import Scale
 
 _COLOURS = {
     State.REACHED: "#3d7d4f",
@@ -40,6 +41,11 @@ def draw_study(spec: StudySpec, trials: Sequence[Trial], folder: Path) -> list[P
     return made
 
 
+_COSTS = {
+    "bytes": "payload sent until the floor was reached (bytes)",
+    "wall_s": "time until the floor was reached (s)",
+    "predicted_s": "predicted time until the floor is reached (s)",
+}
 _TITLES = {
     "front": "what no other trial beats",
     "trials": "every trial as it went",
@@ -54,26 +60,47 @@ def _front(axes: Any, spec: StudySpec, trials: Sequence[Trial]) -> None:
     for group, colour, label in ((others, "#bbbbbb", "beaten"), (found.front, _COLOURS[State.REACHED], "front")):
         if group:
             axes.scatter([t.cost for t in group], [t.quality for t in group], color=colour, label=label, zorder=3)
-    axes.plot([t.cost for t in found.front], [t.quality for t in found.front], color=_COLOURS[State.REACHED], lw=1)
+    costs = [t.cost for t in (*others, *found.front) if t.cost is not None]
+    where = "post" if spec.floor.is_upward else "pre"
+    colour = _COLOURS[State.REACHED]
+    axes.step([t.cost for t in found.front], [t.quality for t in found.front], color=colour, lw=1, where=where)
+    if costs and min(costs) > 0 and max(costs) > 5 * min(costs):
+        axes.set_xscale("log")
+    for trial, words in _named(found, trials):
+        is_right = trial.cost == max(costs) and len(costs) > 1
+        axes.annotate(
+            words,
+            (trial.cost, trial.quality),
+            textcoords="offset points",
+            xytext=(-6 if is_right else 6, -12),
+            ha="right" if is_right else "left",
+            fontsize=8,
+        )
+    axes.axhline(spec.floor.bound, color=_COLOURS[State.MISSED], lw=1, ls="--", label="floor")
+    axes.margins(x=0.08, y=0.08)
+    axes.set_xlabel(_COSTS[spec.objective.minimise])
+    axes.set_ylabel(spec.floor.metric)
+    axes.legend(fontsize=8)
+
+
+def _named(found: Outcome, trials: Sequence[Trial]) -> list[tuple[Trial, str]]:
+    """Return what to write beside the picks, the user's own job and the dense one."""
     named: dict[int, list[str]] = {}
     for pick in found.picks:
         named.setdefault(pick.trial.number, []).append(pick.name)
-    for trial in found.front:
-        if trial.number in named:
-            words = f"{', '.join(named[trial.number])} (trial {trial.number})"
-            axes.annotate(words, (trial.cost, trial.quality), textcoords="offset points", xytext=(6, -12), fontsize=8)
-    axes.axhline(spec.floor.bound, color=_COLOURS[State.MISSED], lw=1, ls="--", label="floor")
-    if any(t.cost for t in (*others, *found.front)):
-        axes.set_xscale("log")
-    axes.set_xlabel(f"{spec.objective.minimise} until the floor ({spec.objective.unit})")
-    axes.set_ylabel(spec.floor.metric)
-    axes.legend(fontsize=8)
+    for trial in trials:
+        if trial.state is State.REACHED and trial.kind is not Kind.SEARCHED:
+            named.setdefault(trial.number, []).append({Kind.OWN: "your own", Kind.DENSE: "dense"}[trial.kind])
+    known = {trial.number: trial for trial in trials}
+    return [(known[number], f"{', '.join(words)} (trial {number})") for number, words in named.items()]
 
 
 def _trials(axes: Any, spec: StudySpec, trials: Sequence[Trial]) -> None:
     shown: set[State] = set()
     for trial in trials:
         seen = [one for one in trial.seen if one.bytes > 0]
+        if not seen:
+            continue
         label = trial.state.value.lower() if trial.state not in shown else None
         shown.add(trial.state)
         axes.plot(
@@ -87,61 +114,51 @@ def _trials(axes: Any, spec: StudySpec, trials: Sequence[Trial]) -> None:
     axes.axhline(spec.floor.bound, color="black", lw=1, ls="--", label="floor")
     if any(one.bytes > 0 for trial in trials for one in trial.seen):
         axes.set_xscale("log")
-    axes.set_xlabel("bytes sent")
+    axes.set_xlabel("payload sent (bytes)")
     axes.set_ylabel(spec.floor.metric)
     axes.legend(fontsize=8)
 
 
 def _hypervolume(axes: Any, spec: StudySpec, trials: Sequence[Trial]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     numbers = sorted(trial.number for trial in trials)
     axes.step(numbers, hypervolumes(spec, trials), where="post", color=_COLOURS[State.REACHED])
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("trial")
-    axes.set_ylabel("area dominated (log cost x quality)")
+    axes.set_ylabel(f"area dominated (log cost x {spec.floor.metric})")
 
 
 def _parallel(axes: Any, spec: StudySpec, trials: Sequence[Trial]) -> None:
-    """A line for every searched trial through the places of its values, those it has, to where it ended."""
-    paths = [*spec.space]
-    ends = [trial.quality for trial in trials if trial.point and trial.quality is not None]
-    low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
-    for trial in trials:
-        if not trial.point:
-            continue
-        places = {i: _place(spec, path, trial.point[path]) for i, path in enumerate(paths) if path in trial.point}
-        if trial.quality is not None:
-            places[len(paths)] = (trial.quality - low) / max(high - low, 1e-12)
+    """A line for every searched trial through the places of its values, those it has, to where it ended: how good, and
+    at what cost if it reached the floor.
+    """
+    scales = {path: Scale.of(spec.space[path]) for path in spec.space}
+    searched = [trial for trial in trials if trial.point]
+    scales[spec.floor.metric] = Scale.around([t.quality for t in searched if t.quality is not None])
+    scales[f"{spec.objective.minimise} to the floor"] = Scale.around([t.cost for t in searched if t.cost], is_log=True)
+    shown: set[State] = set()
+    for trial in sorted(searched, key=lambda trial: trial.state is State.REACHED):
+        values = [*(trial.point.get(path) for path in spec.space), trial.quality, trial.cost]
+        there = [
+            (i, scale.place(v))
+            for i, (scale, v) in enumerate(zip(scales.values(), values, strict=True))
+            if v is not None
+        ]
         is_good = trial.state is State.REACHED
-        axes.plot(
-            [*places],
-            [*places.values()],
-            color=_COLOURS[trial.state],
-            lw=2 if is_good else 0.8,
-            alpha=0.9 if is_good else 0.5,
-            marker="o",
-            ms=3,
-        )
-    axes.set_xticks(range(len(paths) + 1), [*paths, spec.floor.metric], rotation=20, ha="right", fontsize=8)
-    axes.set_xlim(-0.2, len(paths) + 0.4)
+        style = {"lw": 1.8, "alpha": 0.9} if is_good else {"lw": 0.8, "alpha": 0.5}
+        label = trial.state.value.lower() if trial.state not in shown else None
+        shown.add(trial.state)
+        axes.plot(*zip(*there, strict=True), color=_COLOURS[trial.state], marker="o", ms=3, label=label, **style)
+    box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.85}
+    for index, scale in enumerate(scales.values()):
+        axes.axvline(index, color="#dddddd", lw=1, zorder=0)
+        for height, words in scale.ticks:
+            axes.text(index + 0.05, height, words, fontsize=7, va="center", color="#333333", bbox=box, zorder=4)
+    axes.set_xticks(range(len(scales)), [*scales], rotation=20, ha="right", fontsize=8)
+    axes.set_xlim(-0.2, len(scales) - 0.4)
     axes.set_ylim(-0.1, 1.1)
-    for height, value in ((0.0, low), (1.0, high)):
-        axes.text(len(paths) + 0.03, height, f"{value:.3g}", fontsize=7, va="center", color="#555555")
     axes.set_yticks([])
-    for index, path in enumerate(paths):
-        dimension = spec.space[path]
-        words = dimension.choice or (dimension.low, dimension.high)
-        for number, word in enumerate(words):
-            height = number / max(1, len(words) - 1)
-            axes.text(index + 0.03, height, f"{word}", fontsize=7, va="center", color="#555555")
-
-
-def _place(spec: StudySpec, path: str, value: Any) -> float:
-    """Return where a value lies between the ends of its axis."""
-    import math
-
-    dimension = spec.space[path]
-    if dimension.choice is not None:
-        return dimension.choice.index(value) / max(1, len(dimension.choice) - 1)
-    low, high = float(dimension.low or 0.0), float(dimension.high or 1.0)
-    if dimension.log:
-        return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
-    return (float(value) - low) / (high - low)
+    if shown:
+        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -24,6 +24,7 @@ from raysync.study.room import at_once, never
 from raysync.study.space import draw, ordered, with_point
 from service.cli.study_changes import changed, continued
 from service.cli.study_pictures import draw_study
+from service.cli.study_scale import Scale
 from service.cli.study_table import StudyTable
 from tune_configs.book import Book
 from tune_configs.scheduling import scheduler_of
@@ -547,3 +548,18 @@ def test_code_is_remembered_for_whoever_goes_on(tmp_path: Path) -> None:
     assert store.code(None) == {}
     assert store.code({"working_dir": "/a"}) == {"working_dir": "/a"}
     assert StudyStore.open(tmp_path, store.id).code({}) == {"working_dir": "/a"}
+
+
+# Axes of pictures
+
+
+def test_every_value_of_a_dimension_has_a_place_on_its_axis() -> None:
+    words = Scale.of(Dimension(choice=("topk", "onebit", "int8")))
+    assert [words.place(word) for word in ("topk", "onebit", "int8")] == [0.0, 0.5, 1.0]
+    log = Scale.of(Dimension(low=0.001, high=0.1, log=True))
+    assert log.place(0.01) == pytest.approx(0.5)
+    assert [text for _, text in log.ticks] == ["0.001", "0.1"]
+    assert [text for _, text in Scale.of(Dimension(low=0, high=16, whole=True)).ticks] == ["0", "16"]
+    assert Scale.around([0.9, 0.9]).place(0.9) == 0.5, "all alike"
+    assert Scale.around([1e3, 1e5], is_log=True).place(1e4) == pytest.approx(0.5)
+    assert not Scale.around([0.0, 1.0], is_log=True).is_log
