@@ -108,12 +108,12 @@ def test_trials_fail_each_with_its_reason_and_the_study_goes_on(
     spec = study(
         base=base,
         space=space,
-        trials=20,
-        max_failures=20,
+        trials=14,
+        max_failures=14,
         max_concurrent=3,
         search={"kind": "random"},
         scheduler={"kind": "none"},
-        seed=5,
+        seed=6,
     )
     result, _ = run(spec, tmp_path)
     assert result.state == "SUCCEEDED", result.reason
