@@ -50,6 +50,7 @@ def main() -> int:
             wall_bar_s=240,
             overhead=told["overhead"],
             overhead_bar=1.15,
+            overhead_over_events=told["took_s"] / (_spans_s(Path(told["folder"]) / "jobs") / told["concurrency"]),
             stopped_early=sum(trial.state is State.STOPPED for trial in trials),
             front=told["front"],
             is_front_sound=not any(dominates(other, one) for one in front for other in points.values()),
@@ -67,6 +68,15 @@ def _job(spec: dict[str, Any], place: str) -> dict[str, float]:
     path.write_text(json.dumps(spec))
     metrics: dict[str, float] = _run("run", str(path), "--storage", f"{place}/jobs")["metrics"]
     return metrics
+
+
+def _spans_s(jobs: Path) -> float:
+    """Return how long all jobs took from their first event to their last: less than from submission to their end."""
+    total_s = 0.0
+    for path in jobs.glob("*/events.jsonl"):
+        times = [json.loads(line)["time_s"] for line in path.read_text().splitlines()]
+        total_s += max(times) - min(times)
+    return total_s
 
 
 def _sent(metrics: dict[str, float]) -> float:
