@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from raysync.address import COORDINATOR, Address
 from raysync.control.placing import slot_of
 from raysync.engine import messages as m
 from raysync.engine.coordinator import Coordinator
-from raysync.engine.effects import KeepPart
+from raysync.engine.effects import Cut, KeepPart
 from raysync.errors import NotRunning
 from raysync.events import Event
 from raysync.knobs import Knobs
@@ -116,23 +117,29 @@ class CoordinatorSeat(Seat):
         """Seconds the job has run, over all its lives."""
         return time.monotonic() - self._started_s
 
-    def keep_part(self, part: KeepPart) -> None:
-        """Write the last part of a checkpoint, and make it exist with that."""
-        super().keep_part(part)
+    def part_to_write(self, part: KeepPart) -> Callable[[], dict[str, str]]:
+        """Return what writes the last part of a checkpoint, and makes it exist with that."""
+        write, cut = super().part_to_write(part), part.cut
+        assert cut is not None
+        return lambda: self._seal(part, cut, write())
+
+    def _seal(self, part: KeepPart, cut: Cut, own: dict[str, str]) -> dict[str, str]:
         folder = self._job_folder.at(checkpoint_name(part.checkpoint))
-        view, stages = self.core.view, range(self._spec.scale.stages)
-        cores = [slot_of(self._spec, who) for who in (*view.members, *view.servers)]
+        stages = range(self._spec.scale.stages)
+        cores = [slot_of(self._spec, who) for who in (*cut.workers, *cut.servers)]
         parts = [COORDINATOR, *(who.at(stage) for who in cores for stage in stages)]
         files = [*map(part_name, parts), *model_names(self._spec)]
+        checksums = {name: found for name, found in {**part.files, **own}.items() if name in files}
         facts = {
             "raysync": __version__,
             "job": self._spec.name,
-            "step": self.core.steps_made,
-            "round": self.core.last_round,
-            "elapsed_s": self.now_s,
-            "workers": [worker.index for worker in view.members],
-            "spec": self.core.spec.model_dump(mode="json"),
+            "step": cut.step,
+            "round": cut.round,
+            "elapsed_s": cut.time_s,
+            "workers": [worker.index for worker in cut.workers],
+            "spec": cut.spec.model_dump(mode="json"),
             "submitted": self._spec.model_dump(mode="json"),
+            "checksums": checksums,
         }
         patiently(lambda: seal(self._job_folder, part.checkpoint, files, facts), f"completing {folder.uri}")
         self.checkpoint = part.checkpoint
@@ -140,6 +147,7 @@ class CoordinatorSeat(Seat):
             retain(self._job_folder, self._spec.checkpoint.keep)
         except OSError as error:
             logger.warning("older checkpoints are cleared away with the next one: %s", error)
+        return own
 
 
 @ray.remote(concurrency_groups=CONCURRENCY)

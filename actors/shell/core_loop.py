@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 from actors.errors import PeerLost, UnknownPeer
 from actors.link.base import Contact, Link
 from actors.link.limited import LimitedLink
+from actors.shell.part_writer import PartWriter
 from actors.shell.seat import Seat
 from raysync.address import Address
 from raysync.engine.core import Core, Host
 from raysync.engine.effects import Effects, KeepPart, Send
 from raysync.engine.messages import Message
-from raysync.errors import CheckpointError, PayloadError
+from raysync.errors import PayloadError
 from raysync.events import Event
 
 T = TypeVar("T")
@@ -35,6 +36,10 @@ _ASK_S = 30.0
 logger = logging.getLogger(__name__)
 
 
+class _Unasked(Future[Any]):
+    """Of what the loop does for itself: what is raised then, the loop raises."""
+
+
 class CoreLoop(Host):
     """Runs the cores of one process until all are done or `stop` is called."""
 
@@ -42,6 +47,7 @@ class CoreLoop(Host):
         self._link, self._seats, self._now_s = LimitedLink(link), dict(seats), now_s
         self._questions: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._local: deque[Send] = deque()
+        self._writer = PartWriter()
         self._is_passing_on = False
         self._stopping = threading.Event()
         self._retry_s = _RETRY_S
@@ -133,6 +139,7 @@ class CoreLoop(Host):
         self.give(seat.core, message)
 
     def _repeat(self) -> None:
+        self._writer.give_up()
         if self._now_s() - self._heard_s < self._retry_s:
             return
         self._heard_s, self._retry_s = self._now_s(), min(_RETRY_MAX_S, max(_RETRY_S, 2 * self._retry_s))
@@ -145,6 +152,8 @@ class CoreLoop(Host):
             try:
                 future.set_result(question())
             except Exception as error:
+                if isinstance(future, _Unasked):
+                    raise  # as if a message had come
                 future.set_exception(error)
 
     # The host contract
@@ -184,13 +193,17 @@ class CoreLoop(Host):
         except (PeerLost, UnknownPeer) as error:
             logger.warning("not sent: %s", error)  # a peer that lives asks again; one that is gone is replaced
 
-    def keep_part(self, core: Core, part: KeepPart) -> str | None:
-        """Write a part of a checkpoint; return why it could not be written, if so."""
-        try:
-            self._seats[core.address].keep_part(part)
-        except (OSError, CheckpointError) as error:
-            return str(error) or type(error).__name__
-        return None
+    def keep_part(self, core: Core, part: KeepPart) -> None:
+        """Have a part of a checkpoint written on another thread; the core hears of it between two messages."""
+        write = self._seats[core.address].part_to_write(part)
+        self._writer.write(
+            core.address, part.checkpoint, write, lambda kept: self._later(lambda: self.give(core, kept))
+        )
+
+    def _later(self, action: Callable[[], None]) -> None:
+        """Do something between two messages, in the loop's thread; callable from any thread."""
+        self._questions.append((action, _Unasked()))
+        self._link.wake()
 
     def keep_model(self, core: Core) -> None:
         """Write the final model; raises if that cannot be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from actors.storage.folder import Folder, checkpoint_name, write_part
 from actors.storage.retry import patiently
@@ -32,13 +33,16 @@ class Seat:
         """Let the core do the next piece of it."""
         return self.core.work(self.now_s)
 
-    def keep_part(self, part: KeepPart) -> None:
-        """Write the core's part of a checkpoint; raises `OSError` or `CheckpointError` if that cannot be."""
+    def part_to_write(self, part: KeepPart) -> Callable[[], dict[str, str]]:
+        """Return what writes the core's part of a checkpoint, later and on another thread: it returns the files with
+        their checksums, or raises `OSError` or `CheckpointError`. What is written is what there is now.
+        """
         if self._folder is None:
-            return
+            return dict
         folder = self._folder.at(checkpoint_name(part.checkpoint))
         address = slot_of(self.core.spec, self.core.address)
-        patiently(lambda: write_part(folder, address, part.state), f"writing {address}'s part of {folder.uri}")
+        what = f"writing {address}'s part of {folder.uri}"
+        return lambda: patiently(lambda: write_part(folder, address, part.state), what)
 
     def keep_model(self) -> None:
         """Write the final model."""

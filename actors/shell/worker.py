@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -16,7 +17,7 @@ from actors.shell.seat import Seat
 from actors.shell.shard import shard_seat
 from actors.shell.stopwatch import Stopwatch
 from actors.storage.folder import MODEL, Folder, checkpoint_name, model_names, write_tensors
-from actors.storage.retry import LONG_S, SHORT_S, patiently
+from actors.storage.retry import LONG_S, patiently
 from actors.storage.spans import write_spans
 from raysync.address import Address, Role
 from raysync.control.roles import ROLES, found
@@ -95,22 +96,35 @@ class WorkerSeat(Seat):
             with contextlib.suppress(OSError):
                 write_spans(self._job_folder, self.core.address, self.trace)
 
-    def keep_part(self, part: KeepPart) -> None:
-        """Write the member's part of a checkpoint, and the model, or its stage of it, for all if it leads."""
-        super().keep_part(part)
-        if self.core.leads:
-            name = model_names(self.core.spec)[self.core.address.stage]
-            self._write_model(self._job_folder.at(checkpoint_name(part.checkpoint)), name, SHORT_S)
+    def part_to_write(self, part: KeepPart) -> Callable[[], dict[str, str]]:
+        """Return what writes the member's part of a checkpoint, and the model, or its stage of it, if it leads."""
+        write = super().part_to_write(part)
+        if not self.core.leads:
+            return write
+        name = model_names(self.core.spec)[self.core.address.stage]
+        folder, model = self._job_folder.at(checkpoint_name(part.checkpoint)), self.core.show_model(_copied)
+        return lambda: write() | {name: patiently(lambda: write_tensors(folder, name, model), _saving(folder))}
 
     def keep_model(self) -> None:
         """Write the final model."""
-        self._write_model(self._job_folder.at(FINAL), MODEL, LONG_S)
+        folder = self._job_folder.at(FINAL)
 
-    def _write_model(self, folder: Folder, name: str, waits_s: Sequence[float]) -> None:
         def write() -> None:
-            self.core.show_model(lambda model: write_tensors(folder, name, model))
+            self.core.show_model(lambda model: write_tensors(folder, MODEL, model))
 
-        patiently(write, f"saving the model in {folder.uri}", waits_s)
+        patiently(write, _saving(folder), LONG_S)
+
+
+def _saving(folder: Folder) -> str:
+    return f"saving the model in {folder.uri}"
+
+
+def _copied(model: dict[str, Any]) -> dict[str, Any]:
+    """Return a model's state_dict that shares nothing with the model."""
+    return {
+        name: value.detach().clone() if hasattr(value, "detach") else copy.deepcopy(value)
+        for name, value in model.items()
+    }
 
 
 @ray.remote(concurrency_groups=CONCURRENCY)

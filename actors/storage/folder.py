@@ -20,10 +20,11 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import msgspec
 import pyarrow as pa
+import xxhash
 from pyarrow import fs
 
 from raysync.address import COORDINATOR, Address
@@ -34,6 +35,7 @@ from raysync.spec import JobSpec
 MANIFEST = "manifest.json"
 MODEL = "model.pt"
 FORMAT = 2
+_PIECE_BYTES = 1 << 22
 
 
 class Folder:
@@ -144,18 +146,23 @@ def part_name(address: Address) -> str:
     return "coordinator.msgpack" if address == COORDINATOR else f"{str(address).replace('/', '-')}.pt"
 
 
-def write_part(folder: Folder, address: Address, state: Any) -> None:
-    """Write a core's state: tensors and plain data."""
+def write_part(folder: Folder, address: Address, state: Any) -> dict[str, str]:
+    """Write a core's state: tensors and plain data; return the file with its checksum."""
     check_open(folder)
-    if address == COORDINATOR:
-        folder.write(part_name(address), msgspec.msgpack.encode(state))
-    else:
-        write_tensors(folder, part_name(address), state)
+    name = part_name(address)
+    if address != COORDINATOR:
+        return {name: write_tensors(folder, name, state)}
+    data = msgspec.msgpack.encode(state)
+    folder.write(name, data)
+    return {name: checksum_of(data)}
 
 
 def read_part(folder: Folder, address: Address) -> Any:
-    """Return what `write_part` was given; runs nothing that the bytes might ask for."""
-    data = folder.read(part_name(address))
+    """Return what `write_part` was given; runs nothing that the bytes might ask for. Raises `CheckpointError` if they
+    are not those that were written.
+    """
+    name = part_name(address)
+    data = read_checked(folder, name)
     if address == COORDINATOR:
         return msgspec.msgpack.decode(data)
     import torch
@@ -163,12 +170,53 @@ def read_part(folder: Folder, address: Address) -> Any:
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
-def write_tensors(folder: Folder, name: str, state: Any) -> None:
-    """Write plain data with tensors as torch does, without a copy in memory."""
+def read_checked(folder: Folder, name: str) -> bytes:
+    """Return the bytes of a file of a checkpoint, if they are those that were written."""
+    data, wanted = folder.read(name), _checksums(folder).get(name)
+    if wanted is not None and checksum_of(data) != wanted:
+        raise CheckpointError(folder.uri, f"{name} is damaged: its checksum is not the manifest's")
+    return data
+
+
+def _checksums(folder: Folder) -> dict[str, str]:
+    """Return the checksums of a checkpoint's files; none for one of an older raysync, or without a manifest."""
+    if folder.size(MANIFEST) is None:
+        return {}
+    found: dict[str, str] = json.loads(folder.read(MANIFEST)).get("checksums", {})
+    return found
+
+
+def checksum_of(data: bytes) -> str:
+    """Return the checksum of bytes, with its kind."""
+    return f"xxh3_128:{xxhash.xxh3_128_hexdigest(data)}"
+
+
+class _Summed:
+    """A stream that works out the checksum of what passes through."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._sum = stream, xxhash.xxh3_128()
+
+    @property
+    def checksum(self) -> str:
+        return f"xxh3_128:{self._sum.hexdigest()}"
+
+    def write(self, data: Any) -> int:
+        self._sum.update(data)
+        return int(self._stream.write(data) or len(data))
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def write_tensors(folder: Folder, name: str, state: Any) -> str:
+    """Write plain data with tensors as torch does, without a copy in memory; return the file's checksum."""
     import torch
 
     with folder.writing(name) as stream:
-        torch.save(state, stream)
+        summed = _Summed(stream)
+        torch.save(state, cast("IO[bytes]", summed))
+    return summed.checksum
 
 
 def model_names(spec: JobSpec) -> list[str]:
@@ -191,7 +239,7 @@ def read_model(folder: Folder) -> dict[str, Any]:
 def _state_dict(folder: Folder, name: str) -> dict[str, Any]:
     import torch
 
-    state: dict[str, Any] = torch.load(io.BytesIO(folder.read(name)), weights_only=True)
+    state: dict[str, Any] = torch.load(io.BytesIO(read_checked(folder, name)), weights_only=True)
     return state
 
 
@@ -232,6 +280,36 @@ def read_manifest(folder: Folder) -> dict[str, Any]:
     return manifest
 
 
+def damage(folder: Folder) -> str | None:
+    """Return what is wrong with a checkpoint, all of which is read for it; None if it is as it was written."""
+    try:
+        manifest = read_manifest(folder)
+    except (CheckpointError, ValueError) as error:
+        return getattr(error, "problem", str(error))
+    wrong = [name for name, wanted in manifest.get("checksums", {}).items() if _checksum(folder, name) != wanted]
+    return f"{', '.join(wrong)} damaged: the checksum is not the manifest's" if wrong else None
+
+
+def _checksum(folder: Folder, name: str) -> str:
+    """Return the checksum of a file, piece by piece."""
+    found = xxhash.xxh3_128()
+    with folder.filesystem.open_input_stream(f"{folder.path}/{name}") as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            found.update(piece)
+    return f"xxh3_128:{found.hexdigest()}"
+
+
+def newest_sound(job: Folder) -> tuple[str | None, dict[str, str]]:
+    """Return the name of the newest checkpoint that is as it was written, and what is wrong with each newer one."""
+    wrong: dict[str, str] = {}
+    for name in reversed(completed(job)):
+        problem = damage(job.at(name))
+        if problem is None:
+            return name, wrong
+        wrong[name] = problem
+    return None, wrong
+
+
 def completed(job: Folder) -> list[str]:
     """Return the names of the complete checkpoints of a job, oldest first."""
     return [name for name in job.folders("checkpoint_") if job.at(name).size(MANIFEST) is not None]
@@ -239,13 +317,20 @@ def completed(job: Folder) -> list[str]:
 
 def retain(job: Folder, keep: int) -> list[str]:
     """Delete all but the newest `keep` checkpoints, manifest first, and what was never completed before them; return
-    what was deleted.
+    what was deleted. One whose files are not all there, and as long as they were, does not count as kept.
     """
-    complete = completed(job)
-    kept = set(complete[-keep:])
-    newest = complete[-1] if complete else ""
+    whole = [name for name in completed(job) if _is_whole(job.at(name))]
+    kept = set(whole[-keep:])
+    newest = whole[-1] if whole else ""
     doomed = [name for name in job.folders("checkpoint_") if name not in kept and name < newest]
     for name in doomed:
         job.at(name).delete_file(MANIFEST)
         job.delete(name)
     return doomed
+
+
+def _is_whole(folder: Folder) -> bool:
+    try:
+        return bool(read_manifest(folder))
+    except (CheckpointError, ValueError):
+        return False

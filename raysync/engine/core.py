@@ -67,9 +67,7 @@ class Host:
                 case Send():
                     self.send(core, effect)
                 case KeepPart():
-                    problem = self.keep_part(core, effect)
-                    answer = m.PartKept(checkpoint=effect.checkpoint, problem=problem)
-                    self.give(core, answer)
+                    self.keep_part(core, effect)
                 case KeepModel():
                     self.keep_model(core)
                     self.give(core, m.ModelKept())
@@ -94,8 +92,8 @@ class Host:
         """Send a message of a core's."""
         raise NotImplementedError
 
-    def keep_part(self, core: Core, part: KeepPart) -> str | None:
-        """Keep a part of a checkpoint; return why it could not be kept, if so."""
+    def keep_part(self, core: Core, part: KeepPart) -> None:
+        """Write a part of a checkpoint while the core goes on, and give it `PartKept` then."""
         raise NotImplementedError
 
     def keep_model(self, core: Core) -> None:

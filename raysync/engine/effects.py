@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from raysync.address import Address
 from raysync.engine.messages import Message
 from raysync.events import Event
+from raysync.spec import JobSpec
 
 
 class Send(NamedTuple):
@@ -16,11 +18,31 @@ class Send(NamedTuple):
     message: Message
 
 
+class Cut(NamedTuple):
+    """What a checkpoint is of: where the job was when all cores copied themselves."""
+
+    step: int
+    round: int
+    time_s: float
+    """The coordinator's clock."""
+    workers: tuple[Address, ...]
+    servers: tuple[Address, ...]
+    spec: JobSpec
+    """With the knobs then in force."""
+
+
 class KeepPart(NamedTuple):
-    """Keep this state as the core's part of a checkpoint; the host answers with `PartKept`."""
+    """Write this state as the core's part of a checkpoint, while the core goes on; the host answers with `PartKept`
+    once it is written, or could not be.
+    """
 
     checkpoint: int
     state: dict[str, Any]
+    cut: Cut | None = None
+    """With the last part, the coordinator's, the checkpoint begins to exist: what it is of, and its files with their
+    checksums.
+    """
+    files: Mapping[str, str] = {}
 
 
 class KeepModel(NamedTuple):

@@ -496,9 +496,18 @@ class Covered(Message, frozen=True):
 
 
 class CheckpointRequest(Message, frozen=True):
-    """Save yourself as you are; all cores are at rest."""
+    """Copy yourself as you are, all cores are at rest; or, once all have, what became of your part?"""
 
     checkpoint: int
+    has_cut: bool = False
+    """All cores have copied themselves, and are at rest no more."""
+
+
+class CheckpointCut(Message, frozen=True):
+    """I have copied myself; what I copied is being written."""
+
+    checkpoint: int
+    sender: Address
 
 
 class CheckpointPart(Message, frozen=True):
@@ -508,6 +517,8 @@ class CheckpointPart(Message, frozen=True):
     sender: Address
     problem: str | None = None
     """Why it could not be written."""
+    files: dict[str, str] = {}
+    """The files it is in, with their checksums."""
 
 
 # Host -> core
@@ -519,6 +530,8 @@ class PartKept(Message, frozen=True):
     checkpoint: int
     problem: str | None = None
     """Why it could not be kept."""
+    files: dict[str, str] = {}
+    """The files it is in, with their checksums."""
 
 
 class ModelKept(Message, frozen=True):
@@ -625,6 +638,7 @@ AnyMessage = (
     | Covered
     | StandBy
     | CheckpointRequest
+    | CheckpointCut
     | CheckpointPart
     | Died
     | Begin

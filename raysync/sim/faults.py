@@ -28,9 +28,13 @@ POINTS = (
     "coordinator.saved",
     "coordinator.sending",
     "evaluator.judging",
+    "worker.writing",
+    "shard.writing",
+    "coordinator.writing",
+    "coordinator.cut",
 )
 """Where a process can be killed. `saved`: the state is durable, nothing is sent yet. `sending`: one message is out,
-the rest is not.
+the rest is not. `writing`: its part of a checkpoint is half written. `cut`: all have copied themselves.
 """
 
 MESSAGES = (
@@ -52,7 +56,17 @@ MESSAGES = (
         "Pull",
         "Handover",
     ),
-    *("NeedInit", "NeedPush", "State", "Update", "Ack", "ViewSeen", "CheckpointRequest", "CheckpointPart"),
+    *(
+        "NeedInit",
+        "NeedPush",
+        "State",
+        "Update",
+        "Ack",
+        "ViewSeen",
+        "CheckpointRequest",
+        "CheckpointPart",
+        "CheckpointCut",
+    ),
     *("Judge", "Judged", "SendNext"),
     *("Copy", "Fill", "Copied", "Covered", "Recount", "Account", "AskView"),
 )

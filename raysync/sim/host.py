@@ -297,8 +297,26 @@ class SimHost(Host):
         if fault is not None and fault.action == "reorder":
             self._overtaken.setdefault(send.to, []).append(deliver)
 
-    def keep_part(self, core: Core, part: KeepPart) -> str | None:
-        """Keep a part, unless the checkpoint is complete."""
+    def keep_part(self, core: Core, part: KeepPart) -> None:
+        """Write a part, which takes its time; a core that dies meanwhile takes it along."""
+        duration_s = self._pace.write_s_of(self.spec.seed, core.address, part.checkpoint)
+        self.after(duration_s / 2, lambda: self._half_written(core))
+        self.after(duration_s, lambda: self._written(core, part))
+
+    def _half_written(self, core: Core) -> None:
+        if self.cores.get(core.address) is not core or not self._faulty:
+            return
+        try:
+            self._probe(core.address, f"{core.address.role.value}.writing")
+        except Crash as crash:
+            self.kill(core.address, crash.fault.delay_s)
+
+    def _written(self, core: Core, part: KeepPart) -> None:
+        if self.cores.get(core.address) is core:
+            self.give(core, m.PartKept(checkpoint=part.checkpoint, problem=self.write_part(core, part)))
+
+    def write_part(self, core: Core, part: KeepPart) -> str | None:
+        """Have a part written, unless the checkpoint is complete; return why not, if so."""
         parts = self.checkpoints.setdefault(part.checkpoint, {})
         if str(COORDINATOR) in parts:
             return f"checkpoint {part.checkpoint} is complete and is not written to"

@@ -49,6 +49,13 @@ class Pace(Value):
     """Share of steps, of any worker, that take `hiccup_factor` times as long."""
     hiccup_factor: float = Field(default=10.0, ge=1)
 
+    write_s: float = Field(default=0.05, ge=0)
+    """What writing a core's part of a checkpoint takes, on average: between half of it and half as much again."""
+
+    def write_s_of(self, seed: int, address: Address, checkpoint: int) -> float:
+        """Return how long a core's part of a checkpoint takes to write, while it goes on."""
+        return self.write_s * random.Random(f"write/{seed}/{address}/{checkpoint}").uniform(0.5, 1.5)
+
     def duration_s(self, seed: int, worker: int, step: int) -> float:
         """Return how long a worker takes for a step."""
         generator = random.Random(f"pace/{seed}/{worker}/{step}")

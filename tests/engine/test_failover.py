@@ -107,15 +107,21 @@ def test_knobs_that_were_turned_survive_the_coordinator() -> None:
     assert versions == sorted(versions)
 
 
-def test_a_shard_that_dies_in_a_checkpoint_does_not_hold_it_up() -> None:
+def test_a_shard_that_dies_in_a_checkpoint_costs_that_one_only() -> None:
     scale = {"workers": 2, "shards": 2, "replicas": 1}
     spec = job(EVERY["bsp"], budget={"steps": 20}, scale=scale, checkpoint={"every_rounds": 3})
     simulation = AuditedSimulation(spec, workload=workload(spec), durable=True, max_time_s=300)
-    simulation.run_until(lambda sim: sim.coordinator.checkpoints.due and sim.coordinator.steps_made == 6)
+    simulation.run_until(lambda sim: sim.coordinator.checkpoints.number == 1 and sim.coordinator.checkpoints.is_writing)
+    simulation.run_until(lambda sim: not sim.coordinator.checkpoints.is_writing)
+    simulation.run_until(lambda sim: sim.coordinator.checkpoints.is_writing)
     simulation.kill(simulation.coordinator.view.servers[0], 0.1)
     simulation.run()
     assert simulation.coordinator.finished
-    assert max(simulation.checkpoints) >= 5
+    told = [event for event in simulation.ledger.events if "checkpoint" in event.kind]
+    (failed,) = [event.data for event in told if event.kind == "checkpoint_failed"]
+    assert (failed["who"], failed["why"]) == ("shard/0", "it died before its part was written")
+    following = told[[event.data for event in told].index(failed) + 1]
+    assert (following.kind, following.data["checkpoint"]) == ("checkpoint", failed["checkpoint"] + 1)
 
 
 def test_all_shards_of_a_process_die_while_a_coordinator_asks() -> None:

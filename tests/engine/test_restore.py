@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from raysync.address import COORDINATOR, Address
 from raysync.engine import messages as m
 from raysync.engine.coordinator import Coordinator
 from raysync.engine.core import Core
@@ -48,8 +49,14 @@ def test_restored_job_continues_bit_for_bit(name: str, optimizer: str) -> None:
         assert torch.equal(final_vector(whole), final_vector(restored))
         for worker in range(4):
             assert torch.equal(whole.workers[worker].replica.flat, restored.workers[worker].replica.flat)
-        later = [event for event in whole.ledger.events if event.sequence >= restored.ledger.events[0].sequence]
-        assert [_story(event) for event in later] == [_story(event) for event in restored.ledger.events]
+        taken, *told = restored.ledger.events
+        assert taken.kind == "checkpoint"
+        (is_written,) = [event for event in whole.ledger.events if event.kind == "checkpoint"]
+        assert (taken.step, taken.data) == (is_written.step, is_written.data), (
+            "it tells of the cut, whenever it was told"
+        )
+        later = [event for event in whole.ledger.events if event.sequence >= taken.sequence and event != is_written]
+        assert [_story(event) for event in later] == [_story(event) for event in told]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -78,8 +85,8 @@ def test_checkpoints_come_every_so_many_rounds() -> None:
     spec = job({"kind": "local_sgd", "sync_every": 2}, checkpoint={"every_rounds": 4})
     simulation = Simulation(spec, workload=workload(spec))
     simulation.run()
-    assert [event.data["round"] for event in simulation.ledger.events if event.kind == "checkpoint"] == [3, 7, 11]
-    assert len(simulation.checkpoints) == 3
+    assert [event.data["round"] for event in simulation.ledger.events if event.kind == "checkpoint"] == [0, 3, 7, 11]
+    assert len(simulation.checkpoints) == 4
 
 
 class KeepingSimulation(Simulation):
@@ -90,10 +97,10 @@ class KeepingSimulation(Simulation):
         self._refuse = refuse
         super().__init__(*arguments, **world)
 
-    def keep_part(self, core: Core, part: KeepPart) -> str | None:
+    def write_part(self, core: Core, part: KeepPart) -> str | None:
         written = part.checkpoint, str(core.address)
         self.written[written] += 1
-        return "no space left on device" if written in self._refuse else super().keep_part(core, part)
+        return "no space left on device" if written in self._refuse else super().write_part(core, part)
 
 
 @pytest.mark.parametrize("name", ["bsp", "selsync-overlap", "ssp", "local_sgd"])
@@ -123,10 +130,10 @@ def test_a_checkpoint_that_cannot_be_written_is_an_event_and_the_next_is_tried(a
         for event in simulation.ledger.events
         if event.kind.startswith("checkpoint")
     ]
-    assert told == [("checkpoint", 1), ("checkpoint_failed", 2), ("checkpoint", 3)]
+    assert told == [("checkpoint", 1), ("checkpoint_failed", 2), ("checkpoint", 3), ("checkpoint", 4)]
     (failed,) = [event.data for event in simulation.ledger.events if event.kind == "checkpoint_failed"]
     assert (failed["who"], failed["why"]) == (address, "no space left on device")
-    assert sorted(number for number, parts in simulation.checkpoints.items() if "coordinator" in parts) == [1, 3]
+    assert sorted(number for number, parts in simulation.checkpoints.items() if "coordinator" in parts) == [1, 3, 4]
     whole = Simulation(spec, workload=workload(spec))
     whole.run()
     assert torch.equal(final_vector(whole), final_vector(simulation)), "training knows nothing of it"
@@ -146,21 +153,26 @@ def test_a_job_stops_although_its_last_checkpoint_cannot_be_written() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_nothing_is_decided_before_the_last_part_is_kept(name: str) -> None:
-    """Whoever seals a checkpoint looks at the coordinator then: its step, round and members are the checkpoint's."""
+def test_a_checkpoint_is_of_the_moment_of_its_cut_however_long_it_is_written(name: str) -> None:
+    """Decisions are made meanwhile, and members come; what the manifest tells is what the parts are of."""
     spec = job(EVERY[name], checkpoint={"every_rounds": 2}, scale={"workers": 3, "max_workers": 4, "shards": 2})
-    rounds = []
+    rounds, overtaken = [], []
 
     class Sealing(Simulation):
-        def keep_part(self, core: Core, part: KeepPart) -> str | None:
+        def write_part(self, core: Core, part: KeepPart) -> str | None:
             if isinstance(core, Coordinator):
-                now = core.state_dict()
-                assert {key: now[key] for key in ("pacing", "board")} == {
-                    key: part.state[key] for key in ("pacing", "board")
-                }
-                assert now["membership"]["view"] == part.state["membership"]["view"]
-                rounds.append((part.checkpoint, core.steps_made, core.last_round))
-            return super().keep_part(core, part)
+                assert part.cut is not None
+                restored = Coordinator(COORDINATOR, self.spec)
+                restored.load_state_dict(part.state)
+                assert part.cut[:2] == (restored.steps_made, restored.last_round)
+                assert part.cut.workers == restored.view.members
+                parts = {Address.parse(who): found for who, found in self.checkpoints[part.checkpoint].items()}
+                assert {*parts} == {*part.cut.workers, *part.cut.servers}
+                if not restored.pacing.applies_on_arrival:
+                    assert {parts[who]["step"] for who in part.cut.workers} == {restored.pacing.next_step}
+                rounds.append((part.checkpoint, part.cut.step, part.cut.round))
+                overtaken.append(core.steps_made > part.cut.step)
+            return super().write_part(core, part)
 
     simulation = Sealing(spec, workload=workload(spec), pace=Pace(jitter=0.4))
     for number in range(4):
@@ -170,6 +182,7 @@ def test_nothing_is_decided_before_the_last_part_is_kept(name: str) -> None:
     told = [event for event in simulation.ledger.events if event.kind == "checkpoint"]
     assert rounds == [(event.data["checkpoint"], event.step, event.data["round"]) for event in told]
     assert rounds
+    assert any(overtaken), "nobody waits for what is written"
 
 
 def test_a_number_that_is_taken_is_passed_over() -> None:
@@ -177,7 +190,7 @@ def test_a_number_that_is_taken_is_passed_over() -> None:
     simulation = Simulation(spec, workload=workload(spec))
     simulation.coordinator.checkpoints.pass_over(7)
     simulation.run()
-    assert sorted(simulation.checkpoints) == [8, 9]
+    assert sorted(simulation.checkpoints) == [8, 9, 10]
 
 
 def test_worker_state_is_refused_in_the_middle_of_a_round() -> None:
@@ -193,4 +206,4 @@ def test_worker_state_is_refused_in_the_middle_of_a_round() -> None:
 
 def _story(event: Event) -> tuple[Any, ...]:
     """Return what happened, without what a clock says of it."""
-    return event.sequence, event.kind, event.step, {k: v for k, v in event.data.items() if k != "train/samples_per_s"}
+    return event.kind, event.step, {k: v for k, v in event.data.items() if k != "train/samples_per_s"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -178,7 +179,12 @@ class Asking(Silent):
             case m.Goodbye():
                 return [KeepPart(4, {"a": 1}), Send(ELSEWHERE, m.Goodbye()), KeepModel()]
             case m.PartKept():
-                return [Send(ELSEWHERE, m.CheckpointPart(checkpoint=4, sender=HERE, problem=message.problem))]
+                return [
+                    Send(
+                        ELSEWHERE,
+                        m.CheckpointPart(checkpoint=4, sender=HERE, problem=message.problem, files=message.files),
+                    )
+                ]
             case m.ModelKept():
                 return [Send(ELSEWHERE, m.Farewell(sender=HERE, finished=True, metrics={}, saved=True))]
         return []
@@ -193,11 +199,18 @@ class Watched(Seat):
     def __init__(self, core: Core, happened: list[str], problem: Exception | None) -> None:
         super().__init__(core)
         self._happened, self._problem = happened, problem
+        self.may_write = threading.Event()
 
-    def keep_part(self, part: KeepPart) -> None:
-        self._happened.append(f"keeps part {part.checkpoint}")
-        if self._problem is not None:
-            raise self._problem
+    def part_to_write(self, part: KeepPart) -> Callable[[], dict[str, str]]:
+        self._happened.append(f"copies part {part.checkpoint}")
+
+        def write() -> dict[str, str]:
+            assert self.may_write.wait(10)
+            if self._problem is not None:
+                raise self._problem
+            return {"a.pt": "x"}
+
+        return write
 
     def keep_model(self) -> None:
         self._happened.append("keeps the model")
@@ -219,16 +232,26 @@ def test_what_a_core_knows_is_secured_before_anything_it_says_leaves(problem: Ex
             super().send(core, send)
 
     link = QuietLink()
-    host = Securing(link, {HERE: Watched(Asking(HERE), happened, problem)})
+    seat = Watched(Asking(HERE), happened, problem)
+    host = Securing(link, {HERE: seat})
     host.say(HERE, m.Goodbye())
     assert happened == [
         "secures 3",
-        *("keeps part 4", "secures 1", "sends CheckpointPart", "notes notice"),
+        "copies part 4",
         "sends Goodbye",
         *("keeps the model", "secures 1", "sends Farewell", "notes notice"),
         "notes notice",
-    ]
-    part = link.sent[0][1]
+    ], "nobody waits for a part to be written"
+    happened.clear()
+    seat.may_write.set()
+    for _ in range(1000):
+        host.run_once()
+        if happened:
+            break
+        time.sleep(0.01)
+    assert happened == ["secures 1", "sends CheckpointPart", "notes notice"]
+    part = link.sent[-1][1]
     assert isinstance(part, m.CheckpointPart)
+    assert part.files == ({} if problem else {"a.pt": "x"})
     assert (part.problem is None) == (problem is None)
     assert part.problem is None or str(problem) == part.problem

@@ -138,7 +138,8 @@ def test_a_coordinator_holds_events_only_for_who_fetches_them(tmp_path: Path, is
     seat = CoordinatorSeat(job(), Folder(str(tmp_path)), None, **followed)
     loop = CoreLoop(QuietLink(), {COORDINATOR: seat})
     for number in range(100):
-        loop.say(COORDINATOR, m.PartKept(checkpoint=number))
+        seat.core.books.checkpointed(0, number, 0)
+        loop.say(COORDINATOR, m.Stop(reason="enough"))
     assert len(seat.events) == (100 if is_followed else 0)
 
 

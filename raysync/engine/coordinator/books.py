@@ -38,6 +38,11 @@ class Books:
         self._unsettled: list[Callable[[], None]] = []
         """What is still to be written."""
 
+    @property
+    def now_s(self) -> float:
+        """What the clock said when the host called last."""
+        return self._log.now_s
+
     def begin(self, now_s: float) -> None:
         """A call of the host begins: write what the last one put off."""
         self.settle()

@@ -22,7 +22,7 @@ from raysync.engine.coordinator.knob_board import KnobBoard
 from raysync.engine.coordinator.membership import Membership
 from raysync.engine.coordinator.pipelines import Pipelines
 from raysync.engine.coordinator.recall import Past, Recall
-from raysync.engine.effects import Effects, KeepPart, Send
+from raysync.engine.effects import Cut, Effects, Send
 from raysync.engine.pacing import pacing_of
 from raysync.engine.ports import Probe, no_probe
 from raysync.errors import ProtocolError
@@ -141,10 +141,10 @@ class Coordinator:
                 self.membership.seen(message)
             case m.Account():
                 return []  # an answer that was given twice
+            case m.CheckpointCut():
+                self._on_checkpoint_cut(message)
             case m.CheckpointPart():
                 effects = self._on_checkpoint_part(message)
-                if effects:
-                    return effects  # the next decision waits until the last part is kept
             case m.PartKept():
                 self._on_part_kept(message)
             case m.Died():
@@ -184,16 +184,21 @@ class Coordinator:
         """Return whether a saved state waits to be gone on from, or the time budget to be looked at."""
         has_limit = self.spec.budget.time_s is not None
         is_due = now_s - self._advanced_s > (_ADVANCE_EVERY_S if has_limit else _REPEAT_EVERY_S)
-        return self._resumes or (is_due and (has_limit or self.pacing.repeats_often))
+        return self._resumes or (is_due and (has_limit or self._repeats_often))
 
     def work(self, now_s: float = 0.0) -> Effects:
         """Go on from a saved state; watch the time budget."""
-        repeats = self.pacing.repeats_often and now_s - self._repeated_s > _REPEAT_EVERY_S
+        repeats = self._repeats_often and now_s - self._repeated_s > _REPEAT_EVERY_S
         self._advanced_s = now_s
         if not self._resumes and not repeats:
             return self.advance(now_s)
         self._repeated_s = now_s
         return self.retry(now_s)
+
+    @property
+    def _repeats_often(self) -> bool:
+        """Whether nobody stops for lack of an answer: it must be asked for though messages come all the time."""
+        return self.pacing.repeats_often or self.checkpoints.is_writing
 
     def settle(self) -> Effects:
         """Write the books, and return what has happened."""
@@ -247,7 +252,7 @@ class Coordinator:
         old = self.view
         cursor = self._sampler().advance(old.cursor, len(old.members), max(0, start_step - old.start_step))
         self.membership.change(start_step, cursor, self.pacing.next_round, self.knobs, admitted, leaving, gone)
-        self.checkpoints.abandon()
+        self._lost_parts(gone)
         for worker in (*leaving, *gone):
             self.pacing.remove(worker)
         for worker in leaving:
@@ -258,8 +263,20 @@ class Coordinator:
         self.pacing.view_changed()
         return self.membership.news()
 
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether all are to wait, so that a checkpoint can be taken; not before the last one is written."""
+        return self.checkpoints.due and not self.checkpoints.is_writing
+
+    @property
+    def waits_for_checkpoint(self) -> bool:
+        """Whether no decision may be made now: a checkpoint is to be taken; or one is being written that could not be
+        taken again after the last step.
+        """
+        return self.wants_checkpoint or (self.checkpoints.is_writing and self.is_last(self.pacing.next_step))
+
     def begin_checkpoint(self) -> Effects:
-        """Ask every core for its part, once leavers have handed over what they have not sent."""
+        """Have every core copy itself, once leavers have handed over what they have not sent."""
         if self.membership.leavers_left:
             return []
         return self.checkpoints.begin((*self.view.members, *self.view.servers))
@@ -267,8 +284,14 @@ class Coordinator:
     def record(self, decision: m.Decision, choice: Choice) -> None:
         """Have a decision written down; a checkpoint may be due after it."""
         self.books.decided(decision, choice)
+        if choice.sync:
+            self.closed(decision.round)
+
+    def closed(self, round: int) -> None:
+        """A round has closed, or is about to: a checkpoint is due after every so many, and after the first."""
         every = self.spec.checkpoint.every_rounds
-        if every is not None and choice.sync and (decision.round + 1) % every == 0 and not self.ending.is_decided:
+        is_due = every is not None and ((round + 1) % every == 0 or not self.checkpoints.has_begun)
+        if is_due and not self.ending.is_decided:
             self.checkpoints.due = True
 
     # Taking over
@@ -362,12 +385,13 @@ class Coordinator:
         """Tell all who serves and who follows, if that is news and there is somebody to tell."""
         if not has_changed or self.view.number == 0:
             return []
-        self.checkpoints.abandon()  # one that was asked for its part may be gone
+        self.checkpoints.abandon()  # one that was asked to cut may be gone
         self.membership.retune(self.knobs)
         return self.membership.news()
 
     def _on_died(self, worker: Address) -> Effects:
         if worker.role is Role.SHARD:
+            self._lost_parts((worker,))
             return self._reseat(self.membership.shard_died(worker))
         if not self.membership.declare_dead(worker):
             return []
@@ -388,6 +412,9 @@ class Coordinator:
         """Let a worker go; those who have seen the last round only once the final model is saved: if the one who was
         to do it dies, another still can.
         """
+        asked = self.checkpoints.asked_again(farewell.sender)
+        if asked:
+            return asked  # it says farewell again once it is known that its part is written
         is_first, has_just_saved = self.membership.part(farewell.sender), self.ending.farewell(farewell)
         if farewell.metrics and (is_first or has_just_saved):
             self.books.parted(self.steps_made, farewell)
@@ -420,28 +447,45 @@ class Coordinator:
 
     # Checkpoints
 
-    def _on_checkpoint_part(self, part: m.CheckpointPart) -> Effects:
-        """Complete a checkpoint with its last part; one that cannot be written is an event, and the next is tried."""
-        if part.problem is not None:
-            if self.checkpoints.gave_up(part):
-                self._checkpoint_failed(part.checkpoint, part.sender, part.problem)
-            return []
-        if not self.checkpoints.arrived(part):
-            return []
-        state = self.state_dict()
-        state["books"] = self.books.going_on(self.steps_made, part.checkpoint, self.last_round)
+    def _on_checkpoint_cut(self, told: m.CheckpointCut) -> None:
+        """Once all have copied themselves the coordinator does, and goes on."""
+        if not self.checkpoints.cut_by(told):
+            return
+        cut, state = self._cut_now(), self.state_dict()
+        state["books"] = self.books.going_on(cut.step, told.checkpoint, cut.round)
         state["membership"]["joining"] = {}  # who is only on the way in is not part of the checkpoint
         state["ending"] = Ending().state_dict()  # nor the wish to end: who goes on, goes on
-        return [KeepPart(part.checkpoint, state)]
+        self.checkpoints.all_cut(cut, state)
+        self._probe("coordinator.cut")
+
+    def _cut_now(self) -> Cut:
+        view, now_s = self.view, self.books.now_s
+        return Cut(self.steps_made, self.last_round, now_s, view.members, view.servers, self.spec)
+
+    def _on_checkpoint_part(self, part: m.CheckpointPart) -> Effects:
+        """Complete a checkpoint with its last part; one that cannot be written is an event, and the next is tried."""
+        if part.problem is None:
+            return self.checkpoints.written(part)
+        cut = self.checkpoints.cut or self._cut_now()
+        if self.checkpoints.failed(part):
+            self.books.checkpoint_failed(cut.step, part.checkpoint, cut.round, part.sender, part.problem)
+        return []
 
     def _on_part_kept(self, outcome: m.PartKept) -> None:
+        cut = self.checkpoints.own_written(outcome)
+        if cut is None:
+            return
         if outcome.problem is not None:
-            self._checkpoint_failed(outcome.checkpoint, COORDINATOR, outcome.problem)
+            self.books.checkpoint_failed(cut.step, outcome.checkpoint, cut.round, COORDINATOR, outcome.problem)
         else:
-            self.books.checkpointed(self.steps_made, outcome.checkpoint, self.last_round)
+            self.books.checkpointed(cut.step, outcome.checkpoint, cut.round)
 
-    def _checkpoint_failed(self, checkpoint: int, who: Address, why: str) -> None:
-        self.books.checkpoint_failed(self.steps_made, checkpoint, self.last_round, who, why)
+    def _lost_parts(self, gone: tuple[Address, ...]) -> None:
+        """Cores have died: a checkpoint that lacks a part of theirs is given up, and another one taken soon."""
+        number, cut = self.checkpoints.number, self.checkpoints.cut
+        if self.checkpoints.lost(gone) and cut is not None:
+            self.books.checkpoint_failed(cut.step, number, cut.round, gone[0], "it died before its part was written")
+            self.checkpoints.due = not self.ending.is_decided
 
     @property
     def last_round(self) -> int:

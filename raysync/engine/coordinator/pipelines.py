@@ -57,6 +57,8 @@ class Pipelines:
                 return self._once_all(message, _covered)
             case m.StandBy():
                 return m.StandBy(who=message.who.at(0))
+            case m.CheckpointCut():
+                return self._once_all(message, _checkpoint_cut)
             case m.CheckpointPart():
                 return self._once_all(message, _checkpoint_part)
             case m.Leave():
@@ -194,9 +196,14 @@ def _covered(told: Sequence[m.Covered]) -> m.Covered | None:
     return m.Covered(sender=told[0].sender.at(0), backup=told[0].backup.at(0)) if len(backups) == 1 else None
 
 
+def _checkpoint_cut(told: Sequence[m.CheckpointCut]) -> m.CheckpointCut | None:
+    return told[0] if len({found.checkpoint for found in told}) == 1 else None
+
+
 def _checkpoint_part(parts: Sequence[m.CheckpointPart]) -> m.CheckpointPart | None:
     """The first that could not be written speaks for all."""
     if len({part.checkpoint for part in parts}) > 1:
         return None
     problem = next((part.problem for part in parts if part.problem is not None), None)
-    return m.CheckpointPart(checkpoint=parts[0].checkpoint, sender=parts[0].sender, problem=problem)
+    files = {name: checksum for part in parts for name, checksum in part.files.items()}
+    return m.CheckpointPart(checkpoint=parts[0].checkpoint, sender=parts[0].sender, problem=problem, files=files)

@@ -281,9 +281,11 @@ class Member:
                 return []
             case m.CheckpointRequest():
                 state = self.state_dict if self.phase is Phase.DECIDING else None
-                return self._contribution.asked(message.checkpoint, state)
+                asked = self._contribution.asked(message, state)
+                return asked + (self._again() if self.phase is Phase.PARTING else [])
             case m.PartKept():
-                return self._contribution.kept(message)
+                kept = self._contribution.kept(message)
+                return kept + (self._again() if self.phase is Phase.PARTING else [])
             case m.SaveModel():
                 return self._save_for_all() if self.phase is Phase.PARTING and self._finished else []
             case m.ModelKept():
@@ -328,7 +330,7 @@ class Member:
                 return [*self._courier().pulls(self.round.waiting, self.round.decision)]
             case Phase.HANDING:
                 return [*self._courier().handovers(self.round.waiting, self._share)]
-            case Phase.PARTING:
+            case Phase.PARTING if not self._contribution.is_being_written:
                 finished, metrics, saved = self._finished, self._final_metrics, self._saved
                 farewell = m.Farewell(sender=self.address, finished=finished, metrics=metrics, saved=saved)
                 return [Send(COORDINATOR, farewell)]

@@ -10,7 +10,6 @@ from raysync.engine.effects import Effects, Send
 
 if TYPE_CHECKING:
     from raysync.control.view import View
-    from raysync.engine.checkpoints import Checkpoints
     from raysync.engine.coordinator.books import Books
     from raysync.engine.coordinator.ending import Ending
     from raysync.engine.coordinator.knob_board import KnobBoard
@@ -25,7 +24,6 @@ class Desk(Protocol):
 
     membership: Membership
     board: KnobBoard
-    checkpoints: Checkpoints
     books: Books
     ending: Ending
 
@@ -55,8 +53,19 @@ class Desk(Protocol):
     def steps_per_lap(self, num_workers: int) -> int:
         """Return in how many steps so many workers read the data once."""
 
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether all are to wait, so that a checkpoint can be taken."""
+
+    @property
+    def waits_for_checkpoint(self) -> bool:
+        """Whether no decision may be made now for the sake of a checkpoint."""
+
     def begin_checkpoint(self) -> Effects:
-        """Ask every core for its part of a checkpoint: all workers wait."""
+        """Have every core copy itself for a checkpoint: all workers wait."""
+
+    def closed(self, round: int) -> None:
+        """A round has closed, or is about to: a checkpoint may be due after it."""
 
     def record(self, decision: m.Decision, choice: Choice) -> None:
         """Have a decision written down."""

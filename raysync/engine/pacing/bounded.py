@@ -56,7 +56,7 @@ class Bounded(Pacing):
         if not desk.view.members and not desk.ending.is_decided:
             desk.ending.without_workers()
         all_held = bool(desk.view.members) and len(gate.waiting) == len(desk.view.members)
-        if desk.checkpoints.due:
+        if desk.waits_for_checkpoint:
             return effects + desk.begin_checkpoint() if all_held else effects
         if desk.is_held:
             return effects
@@ -97,7 +97,10 @@ class Bounded(Pacing):
         return report.step > self.gate.clocks[report.sender]
 
     def _take(self, report: m.Report) -> None:
+        low_clock = self.gate.low_clock
         self.gate.pushed(report.sender, report.step)
+        for clock in range(low_clock + 1, self.gate.low_clock + 1):
+            self._desk.closed(clock)
         self._desk.books.meter(report.step, {report.sender: report}, report.sender)
 
     def _decision_about(self, report: m.Report) -> m.Decision | None:

@@ -66,13 +66,13 @@ class FreeRunning(LockStep):
             if desk.view.members:
                 self._free()
             return effects
-        if self._wants_meeting and not self._is_calling and not self._is_meeting:
+        is_apart = not self._is_meeting and not self._all_reported(self._next_step)
+        if self._wants_meeting and not self._is_calling and is_apart:
             return self._call()
-        if self._is_calling:
-            return self._meet()
-        if not self._all_reported(self._next_step):
-            return []
-        return super().advance()
+        effects = self._meet() if self._is_calling else []
+        if self._is_calling or not self._all_reported(self._next_step):
+            return effects
+        return effects + super().advance()
 
     def resume(self, past: Past) -> None:
         """Members may have been held, or told where to meet: all are called anew."""
@@ -115,7 +115,7 @@ class FreeRunning(LockStep):
         return bool(
             membership.joining
             or membership.wants_out
-            or desk.checkpoints.due
+            or desk.wants_checkpoint
             or desk.board.has_waiting
             or desk.ending.reason is not None
             or self._must_meet
@@ -154,6 +154,8 @@ class FreeRunning(LockStep):
         if report.step in self._absent:
             self._absent[report.step].discard(report.sender)
         self._desk.books.meter(report.step, {report.sender: report}, report.sender)
+        if {*self._desk.membership.active(report.step)} <= self._reports[report.step].keys():
+            self._desk.closed(report.step)
         oldest = self._high_step - 64
         if len(self._reports) > 256:
             kept = {step: found for step, found in self._reports.items() if step >= oldest or step == self._next_step}

@@ -77,7 +77,7 @@ class LockStep(Pacing):
             needed = self._next_step - desk.spec.decision_lead
             if not self._all_reported(needed):
                 break
-            if desk.checkpoints.due:
+            if desk.waits_for_checkpoint:
                 effects += desk.begin_checkpoint() if self._all_reported(self._next_step) else []
                 break
             if desk.is_held:

@@ -91,7 +91,7 @@ class Shard:
                 self._following.covered(message)
                 return []
             case m.CheckpointRequest():
-                return self._contribution.asked(message.checkpoint, self.state_dict)
+                return self._contribution.asked(message, self.state_dict)
             case m.PartKept():
                 return self._contribution.kept(message)
             case m.Fetch() | m.Init() | m.Push() | m.HasPush() | m.Pull() | m.PushPart() | m.Handover():
