@@ -572,6 +572,8 @@ class Begin(Message, frozen=True):
     knobs: Knobs
     workers: int | None = None
     """How many workers were started: the first step waits for them; the job's own number by default."""
+    gone: tuple[Address, ...] = ()
+    """Of whoever trained when the checkpoint was taken: who was not started again."""
     succession: Succession | None = None
 
 

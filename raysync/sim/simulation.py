@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from raysync.address import COORDINATOR, Address, Role
@@ -13,6 +13,7 @@ from raysync.control.placing import replica_of, servers_of
 from raysync.engine import messages as m
 from raysync.engine.coordinator import Coordinator
 from raysync.engine.member import Member
+from raysync.engine.regrouping import regrouped
 from raysync.engine.server.shard import Shard
 from raysync.engine.stage import Stage
 from raysync.engine.worker import Worker
@@ -29,15 +30,29 @@ class Simulation(SimHost):
     """A job, its cores and the world they run in; deterministic in its arguments."""
 
     @classmethod
-    def restore(cls, spec: JobSpec, checkpoint: Mapping[str, dict[str, Any]], **world: Any) -> Simulation:
-        """Return a simulation that goes on from a complete checkpoint."""
+    def restore(
+        cls,
+        spec: JobSpec,
+        checkpoint: Mapping[str, dict[str, Any]],
+        *,
+        workers: Iterable[int] | None = None,
+        **world: Any,
+    ) -> Simulation:
+        """Return a simulation that goes on from a complete checkpoint, with all its workers or pipelines or these."""
         simulation = cls(spec, **world)
-        parts = {Address.parse(address): state for address, state in checkpoint.items()}
+        saved = {Address.parse(address): state for address, state in checkpoint.items()}
+        members = [address for address in saved if address.role in (Role.WORKER, Role.STAGE)]
+        simulation.next_worker = 1 + max(address.index for address in members)
+        parts = regrouped(spec, saved, workers)
         for address, state in parts.items():
             if address.role in (Role.WORKER, Role.STAGE):
-                simulation.next_worker = max(simulation.next_worker, address.index + 1)
                 simulation.cores[address] = simulation._made(address)
-            simulation.cores[address].load_state_dict(state)
+            simulation.cores[address].load_state_dict(dict(state))
+        gone = tuple(sorted({address.at(0) for address in members if address not in parts}))
+        if gone:
+            coordinator = simulation.coordinator
+            begin = m.Begin(knobs=coordinator.knobs, gone=gone)
+            simulation.act(coordinator, lambda: coordinator.handle(begin, simulation.now_s))
         for address in parts:
             simulation._wake(address)
         simulation._lives = simulation.coordinator.view.life

@@ -154,7 +154,7 @@ class Coordinator:
             case m.Covered():
                 effects = self._reseat(self.membership.cover(message))
             case m.Begin():
-                self._on_begin(message)
+                effects = self._on_begin(message)
             case m.Turn():
                 self.board.turn(message.changes, message.expected_version, self.pacing.next_step, message.by)
             case m.TakeCheckpoint():
@@ -366,12 +366,13 @@ class Coordinator:
         news: Effects = [Send(report.sender, m.NewView(view=self.view))] if report.view != self.view.number else []
         return news + self.pacing.on_report(report)
 
-    def _on_begin(self, begin: m.Begin) -> None:
+    def _on_begin(self, begin: m.Begin) -> Effects:
         self._waits_for_begin = False
         self._num_first = begin.workers or self._num_first
         has_begun = self.view.number > 0
         why = "turned after the checkpoint it went on from" if has_begun else "turned before the first step"
         self.board.adopt(begin.knobs, self.steps_made, why)
+        return [effect for who in begin.gone for effect in self._on_died(who)]
 
     def _on_join(self, join: m.Join) -> Effects:
         effects = self.membership.ask_in(join)

@@ -50,6 +50,7 @@ class DataViews:
         plain: list[Any] = msgspec.to_builtins(self._views)
         return plain
 
-    def load_state_dict(self, state: list[Any]) -> None:
-        """Continue from a saved state."""
-        self._views = msgspec.convert(state, list[View], strict=False)
+    def load_state_dict(self, state: list[Any], servers: tuple[Address, ...]) -> None:
+        """Continue from a saved state, with the shards there are now: whoever served then is gone."""
+        saved = msgspec.convert(state, list[View], strict=False)
+        self._views = [msgspec.structs.replace(view, servers=servers, backups=()) for view in saved]

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from raysync.address import COORDINATOR, Address
+from raysync.address import COORDINATOR, Address, shard
 from raysync.control.view import View
 from raysync.engine import messages as m
 from raysync.engine.checkpoints import Contribution
@@ -599,7 +599,8 @@ class Member:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state, waiting for the decision about the step it had computed."""
         self._adopt_knobs(msgspec.convert(state["knobs"], Knobs))
-        self._data_views.load_state_dict(state["views"])
+        servers = tuple(shard(slot).at(self.address.stage) for slot in range(self.spec.scale.shards))
+        self._data_views.load_state_dict(state["views"], servers)
         self.step = state["step"]
         self.round.load_state_dict(state["round"])
         self.trainer.load_state_dict(state["trainer"])
