@@ -20,7 +20,7 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from actors.job.actor_record import ActorRecord, clear, sweep_after
-from actors.job.cluster import grows, resources
+from actors.job.cluster import Resources, grows, resources
 from actors.job.link_choice import check_newcomers, choose_link
 from actors.job.packages import Environments
 from actors.shell.core_actor import Assignment
@@ -75,8 +75,19 @@ class ActorGroup:
         placed = self._place(workers)
         return placed.reason if isinstance(placed, Shortage) else None
 
-    def _place(self, workers: Sequence[Address]) -> list[str] | Shortage:
-        free, total = resources()
+    def num_fitting(self, replicas: Sequence[tuple[Address, ...]]) -> int:
+        """Return how many of these replicas, the first ones, fit now."""
+        now = resources()
+        for count in range(len(replicas), 0, -1):
+            who = [address for replica in replicas[:count] for address in replica]
+            if not isinstance(self._place(who, now), Shortage):
+                return count
+        return 0
+
+    def _place(
+        self, workers: Sequence[Address], found: tuple[Resources, Resources] | None = None
+    ) -> list[str] | Shortage:
+        free, total = found or resources()
         taken: dict[str, int] = {}
         for member in self.members.values():
             if member.node is not None and ROLES[member.name.role].room is Room.RESERVED:

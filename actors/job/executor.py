@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ray.exceptions import RayError
@@ -11,14 +12,15 @@ from ray.exceptions import RayError
 from actors.job.actor_group import ActorGroup
 from actors.job.history import History
 from actors.job.steering import Steering
-from actors.storage.folder import Folder, completed, read_manifest
+from actors.storage.folder import Folder, completed, damage, newest_sound, read_manifest
 from actors.storage.journal import Journal
 from actors.storage.keeper import Keeper
 from raysync.address import COORDINATOR, Address, Role, shard
 from raysync.control.placing import replica_of, with_backups
 from raysync.control.reconcile import Act, Action, ActorSeen, Life
+from raysync.control.resuming import SHORT_OF_ROOM_S, starting
 from raysync.engine import messages as m
-from raysync.events import WorkerDied
+from raysync.events import Notice, WorkerDied
 from raysync.spec import JobSpec
 
 _MAX_RENEWED = 5
@@ -45,6 +47,8 @@ class Executor:
         self._memory = keeper.memory
         self.shortage: str | None = None
         """Why the workers that are missing cannot be started now."""
+        self._short_since_s: float | None = None
+        """Since when there has been no room for a launch."""
         self._num_launched = self._num_renewed = 0
         self._unplaced: tuple[Address, ...] = ()
         """The stage that a pipeline lacks and that could not be started; empty if a whole replica could not."""
@@ -93,7 +97,12 @@ class Executor:
         except OSError as error:
             self.shortage = f"{self._memory.resume} cannot be read now: {error}"
             return
-        self.shortage = self._group.shortage(workers)
+        self._is_short(self._group.shortage(workers))
+
+    def _is_short(self, shortage: str | None) -> None:
+        self.shortage = shortage
+        if shortage is not None:
+            self._short_since_s = self._short_since_s or time.monotonic()
 
     def look_again(self) -> None:
         """See whether what could not be started fits now."""
@@ -101,18 +110,26 @@ class Executor:
         self.shortage = self._group.shortage(lacking)
 
     def newest_checkpoint(self) -> str | None:
-        """Return what a recovery would go back to."""
+        """Return what a recovery would go back to, if that is found to be as it was written."""
         done = completed(self._folder)
         return f"{self._folder.uri}/{done[-1]}" if done else self._memory.checkpoint
 
     def first_workers(self) -> list[Address]:
-        """Return the workers of the next launch: those of the checkpoint it continues, or as many as are wanted."""
+        """Return the workers of the next launch: those of the checkpoint it continues, after a while only as many as
+        there is room for; or as many as are wanted.
+        """
         manifest = self._manifest()
         if manifest is None:
             indices: Iterable[int] = range(int(self._memory.asked.values["workers"] or 0))
         else:
-            indices = manifest["workers"]
+            indices = self._starting(manifest["workers"])
         return sorted(who for index in indices for who in replica_of(self._spec, index))
+
+    def _starting(self, workers: Sequence[int]) -> list[int]:
+        first, since_s = starting(self._spec, workers), self._short_since_s
+        if since_s is None or time.monotonic() - since_s < SHORT_OF_ROOM_S:
+            return first
+        return starting(self._spec, workers, self._group.num_fitting([replica_of(self._spec, one) for one in first]))
 
     def _remove_dead(self, who: Address) -> None:
         if self._group.members[COORDINATOR].introduced:
@@ -172,13 +189,35 @@ class Executor:
         self._journal.begin(self._memory.incarnation, takes_over=takes_over)
 
     def _recover(self) -> None:
-        """Go back to the newest checkpoint with everything; which one that is comes first, for it may fail."""
+        """Go back to the newest checkpoint with everything; which one that is comes first, for it may fail. With none
+        that is sound the job ends at the next look.
+        """
         memory = self._memory
-        memory.checkpoint = memory.resume = self.newest_checkpoint()
+        has_one = memory.checkpoint is not None
+        memory.checkpoint = self._sound_checkpoint()
+        if memory.checkpoint is None and has_one:
+            return
+        memory.resume = memory.checkpoint
         memory.recoveries += 1
         self._group.dismiss_all()
         memory.view, memory.members, memory.leaving = 0, frozenset(), frozenset()
         self._launch()
+
+    def _sound_checkpoint(self) -> str | None:
+        """Return the newest checkpoint whose every byte is as it was written; tell of those that are passed over."""
+        first = self._order_resume
+        found, wrong = newest_sound(self._folder)
+        for name, problem in wrong.items():
+            self._history.note(Notice(f"{name} is passed over, an older one is gone on from: {problem}"))
+        if found is not None:
+            return f"{self._folder.uri}/{found}"
+        return None if first is None or damage(Folder(first)) is not None else first
+
+    @property
+    def _order_resume(self) -> str | None:
+        """The checkpoint of another job that this one was to go on from."""
+        resume = self._memory.resume
+        return None if resume is None or resume.startswith(f"{self._folder.uri}/") else resume
 
     def _launch(self) -> None:
         """Start all actors, or say what is missing for it; then the job waits."""
@@ -186,15 +225,16 @@ class Executor:
         try:
             workers, manifest = self.first_workers(), self._manifest()
         except OSError as error:
-            self.shortage = f"{memory.resume} cannot be read now: {error}"
+            self._is_short(f"{memory.resume} cannot be read now: {error}")
             return
         self._num_launched = len({who.index for who in workers})
         memory.servers, memory.backups = (), ()
         self._begin_incarnation(takes_over=False)
         places = self._group.reserve(workers)
-        self.shortage = places if isinstance(places, str) else None
+        self._is_short(places if isinstance(places, str) else None)
         if isinstance(places, str):
             return
+        self._leave_out(workers, () if manifest is None else manifest["workers"])
         spec = with_backups(self._spec, len({node for node, _ in places}))
         memory.replicas = spec.scale.replicas or 0
         self._group.use(spec)
@@ -203,6 +243,22 @@ class Executor:
         except RayError as error:
             self._group.dismiss_all()
             self.shortage = f"its actors could not be started now: {error}"
+
+    def _leave_out(self, workers: Sequence[Address], saved: Sequence[int]) -> None:
+        """Take note of the workers of a checkpoint that are not started again; their numbers are not used again."""
+        memory, launched = self._memory, {who.index for who in workers}
+        first = [replica_of(self._spec, index)[0] for index in saved if index not in launched]
+        memory.absent, self._short_since_s = tuple(first), None
+        self._group.next_worker = max(self._group.next_worker, *(index + 1 for index in saved), 0)
+        if first:
+            kind = "workers" if self._spec.scale.stages == 1 else "pipelines"
+            left_out = ", ".join(str(who.index) for who in first)
+            self._history.note(
+                Notice(
+                    f"goes on with {len(launched)} of the {len(saved)} {kind} of its checkpoint: there is no room for "
+                    f"{left_out}, or scale.max_workers is less; what they had not sent counts as lost"
+                )
+            )
 
     def _manifest(self) -> dict[str, Any] | None:
         resume = self._memory.resume

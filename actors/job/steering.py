@@ -74,7 +74,12 @@ class Steering:
         replicas = [found for found in self._group.members.values() if found.name.role in (Role.WORKER, Role.STAGE)]
         num_workers = len({found.name.index for found in replicas if found.seen.life is not Life.DEAD})
         with self._turning:
-            begin = m.Begin(knobs=self._memory.asked, workers=num_workers or None, succession=self._succession())
+            begin = m.Begin(
+                knobs=self._memory.asked,
+                workers=num_workers or None,
+                gone=self._memory.absent,
+                succession=self._succession(),
+            )
             self.ask("tell", begin)
             self._begun = coordinator
 

@@ -22,11 +22,12 @@ from actors.shell.core_loop import CoreLoop
 from actors.shell.process import is_stopped
 from actors.shell.seat import Seat
 from actors.shell.versions import Code, differences, this_code
-from actors.storage.folder import Folder, part_name, read_part
+from actors.storage.folder import Folder, num_shards, part_name, read_part
 from actors.storage.log_shipper import LogShipper
 from actors.storage.retry import LONG_S, patiently
-from raysync.address import Address
+from raysync.address import Address, Role
 from raysync.control.placing import slot_of
+from raysync.engine.regrouping import shard_state
 from raysync.failure import explain
 from raysync.spec import JobSpec
 
@@ -242,6 +243,9 @@ class CoreActor:
         folder = Folder(self.assignment.resume)
 
         def read() -> dict[str, Any] | None:
+            if address.role is Role.SHARD and (count := num_shards(folder)) != self.spec.scale.shards:
+                old = (Address(Role.SHARD, address.stage, slot) for slot in range(count))
+                return shard_state(address.index, self.spec.scale.shards, (read_part(folder, who) for who in old))
             return None if folder.size(part_name(address)) is None else read_part(folder, address)
 
         return patiently(read, f"reading {address}'s part of {folder.uri}", LONG_S)

@@ -310,6 +310,12 @@ def newest_sound(job: Folder) -> tuple[str | None, dict[str, str]]:
     return None, wrong
 
 
+def num_shards(folder: Folder) -> int:
+    """Return how many shards a checkpoint was taken with."""
+    files: dict[str, int] = read_manifest(folder)["files"]
+    return sum(name.startswith("shard-") for name in files) // max(1, sum(name.startswith("model") for name in files))
+
+
 def completed(job: Folder) -> list[str]:
     """Return the names of the complete checkpoints of a job, oldest first."""
     return [name for name in job.folders("checkpoint_") if job.at(name).size(MANIFEST) is not None]

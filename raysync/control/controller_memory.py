@@ -76,6 +76,8 @@ class Memory(msgspec.Struct, kw_only=True):
     """The shard of each slot; empty until the coordinator tells."""
     backups: tuple[Address | None, ...] = ()
     """Who follows each."""
+    absent: tuple[Address, ...] = ()
+    """Workers of the checkpoint that the last launch has not started again."""
     next_worker: int = 0
     reserved: int = 0
     """Event numbers below this one may have been given out."""
@@ -98,6 +100,7 @@ def written(memory: Memory) -> bytes:
     for name in _WITH_INFINITY:
         plain[name]["values"] = {knob: _spelled(value) for knob, value in plain[name]["values"].items()}
     plain |= {"members": _texts(memory.members), "leaving": _texts(memory.leaving)}
+    plain["absent"] = [str(worker) for worker in memory.absent]
     plain["servers"] = [str(server) for server in memory.servers]
     plain["backups"] = [None if backup is None else str(backup) for backup in memory.backups]
     plain["incidents"]["present"] = _texts(memory.incidents.present)
@@ -113,7 +116,7 @@ def read(data: bytes) -> Memory:
         values = plain[name]["values"].items()
         plain[name] = {**plain[name], "values": {knob: _meant(value) for knob, value in values}}
     plain |= {name: _addresses(plain[name]) for name in ("members", "leaving") if name in plain}
-    for name in ("servers", "backups"):
+    for name in ("absent", "servers", "backups"):
         plain[name] = [None if text is None else Address.parse(text) for text in plain.get(name, [])]
     if "present" in plain.get("incidents", {}):
         plain["incidents"]["present"] = _addresses(plain["incidents"]["present"])

@@ -1,18 +1,19 @@
 """Whether a job can go on from a checkpoint: a pure function from both specifications to what stands in the way.
 
-The job starts with the checkpoint's workers and then scales to its own number. Knobs that were turned before the
-checkpoint stay as they were turned, so the specification that was submitted then still fits.
+The job starts with the checkpoint's workers, as many as it may have and as there is room for, and then scales to its
+own number. Knobs that were turned before the checkpoint stay as they were turned, so the specification that was
+submitted then still fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raysync.knobs import KNOB_FIELDS
 from raysync.spec import JobSpec, parse_spec
 
-_NUMBERS = ("workers", "min_workers", "max_workers", "cpus_per_worker", "gpus_per_worker", "replicas")
+_NUMBERS = ("workers", "min_workers", "max_workers", "cpus_per_worker", "gpus_per_worker", "shards", "replicas")
 _WHERE = (*_NUMBERS, "placement", "shards_in")
 _FREE = ("name", "budget", "checkpoint", "eval", "transport", "on_divergence", *(f"scale.{name}" for name in _WHERE))
 """What may differ from the job a checkpoint was taken of."""
@@ -67,14 +68,23 @@ def obstacle(spec: JobSpec, taken: Taken) -> str | None:
     return _crowd(spec, taken.workers)
 
 
+SHORT_OF_ROOM_S = 10.0
+"""So long a job waits for room for all of a checkpoint's workers: those that ran before it may be about to go."""
+
+
+def starting(spec: JobSpec, workers: Sequence[int], fits: int | None = None) -> list[int]:
+    """Return which of a checkpoint's workers, or pipelines, a job starts with: no more than it may have, and, once it
+    has waited long enough, as many as there is room for (`fits`), but not fewer than it must have.
+    """
+    scale = spec.scale
+    most = scale.max_workers or scale.workers
+    count = min(len(workers), most if fits is None else max(fits, min(scale.min_workers, most)), most)
+    return sorted(workers)[:count]
+
+
 def _crowd(spec: JobSpec, workers: int) -> str | None:
     """Return why the job cannot start with the checkpoint's workers."""
-    scale, low, high = spec.scale, spec.scale.min_workers, spec.scale.max_workers or spec.scale.workers
-    here = f"scale.workers is {scale.workers} here"
-    if workers > high:
-        return f"was taken with {workers} workers; {here}, at most {high}: set scale.max_workers to {workers} or more"
-    if workers < low:
-        return f"was taken with {workers} workers; {here}, at least {low}: set scale.min_workers to {workers} or less"
+    scale = spec.scale
     if scale.shards_in == "workers" and scale.shards > workers:
         return (
             f"was taken with {workers} workers, and shards_in='workers' has {scale.shards} shards to put into them: "
@@ -88,7 +98,7 @@ def _refusal(wrong: list[Difference], turned: Mapping[str, object]) -> str:
     for field, here, there in wrong:
         then = f", {turned[field]} when it was taken" if turned.get(field, there) != there else ""
         told.append(f"{field} ({here} here, {there} there{then})")
-    remedy = "only budget, checkpoint, eval, transport, the number of workers and where they run may change"
+    remedy = "only budget, checkpoint, eval, transport, the numbers of workers and shards and where they run may change"
     if any(_is_knob(found.field) for found in wrong):
         remedy += "; turn a knob once the job runs"
     return f"was taken of a job with another {', '.join(told)}; {remedy}"

@@ -52,6 +52,7 @@ SAMPLES: dict[str, Any] = {
     "generations": 3,
     "servers": (shard(0), shard(5)),
     "backups": (shard(2), None),
+    "absent": (worker(3),),
     "next_worker": 6,
     "reserved": 5000,
     "node": "abc",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raysync.control.resuming import Taken, continued, obstacle, taken_of
+from raysync.control.resuming import Taken, continued, obstacle, starting, taken_of
 from raysync.engine.coordinator.knob_board import KnobBoard
 from raysync.knobs import Knobs, apply_knobs, initial_knobs
 from raysync.spec import JobSpec, parse_spec
@@ -42,6 +42,9 @@ GOES_ON = [
     ("it was scaled up", {"workers": 3}, {}),
     ("it was scaled down", {"workers": 1}, {}),
     ("it is to have more workers than then", {"workers": 3}, {"scale": {**SPEC["scale"], "workers": 4}}),
+    ("it may not have as many workers as then", {"workers": 4}, {"scale": {**SPEC["scale"], "max_workers": 2}}),
+    ("it must have more workers than then", {"workers": 1}, {"scale": {**SPEC["scale"], "min_workers": 2}}),
+    ("it has another number of shards", {}, {"scale": {**SPEC["scale"], "shards": 3}}),
     ("delta was turned", {"delta": 0.9}, {}),
     ("delta was turned off", {"delta": float("inf")}, {}),
     ("lr and ratio were turned", {"lr": 0.01, "push_ratio": 0.5}, {}),
@@ -63,18 +66,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
         {"strategy": {"kind": "selsync", "delta": 0.5}},
         ["strategy.delta (0.5 here, 0.3 there, 0.9 when it was taken)", "turn a knob once the job runs"],
     ),
-    ({}, {"scale": {**SPEC["scale"], "shards": 1}}, ["scale.shards (1 here, 2 there)"]),
     ({}, {"optimizer": {"kind": "sgd", "momentum": 0.5}, "seed": 1}, ["optimizer.momentum (0.5 here", "seed (1 here"]),
-    (
-        {"workers": 4},
-        {"scale": {**SPEC["scale"], "max_workers": 2}},
-        ["with 4 workers", "scale.workers is 2 here, at most 2", "max_workers to 4"],
-    ),
-    (
-        {"workers": 1},
-        {"scale": {**SPEC["scale"], "min_workers": 2}},
-        ["with 1 workers", "scale.workers is 2 here, at least 2", "min_workers to 1"],
-    ),
+    ({}, {"scale": {**SPEC["scale"], "block_bytes": 64}}, ["scale.block_bytes (64 here"]),
     ({"workers": 1}, {"scale": {**SPEC["scale"], "shards_in": "workers"}}, ["with 1 workers", "2 shards", "actors"]),
 ]
 
@@ -86,6 +79,22 @@ def test_a_refusal_names_the_field_and_both_values(
     why_not = obstacle(spec(**changes), taken(**knobs))
     assert why_not is not None
     assert all(word in why_not for word in words), why_not
+
+
+STARTING = [
+    ("as many as then", {}, None, [0, 2, 5]),
+    ("no more than it may have", {"max_workers": 2}, None, [0, 2]),
+    ("more are added later", {"workers": 4}, None, [0, 2, 5]),
+    ("as many as there is room for", {"max_workers": 4}, 2, [0, 2]),
+    ("not fewer than it must have", {"max_workers": 4, "min_workers": 2}, 1, [0, 2]),
+    ("one, though there is room for none", {"max_workers": 4}, 0, [0]),
+    ("no more than there were", {"max_workers": 4}, 9, [0, 2, 5]),
+]
+
+
+@pytest.mark.parametrize(("scale", "fits", "expected"), [row[1:] for row in STARTING], ids=[row[0] for row in STARTING])
+def test_a_job_starts_with(scale: dict[str, Any], fits: int | None, expected: list[int]) -> None:
+    assert starting(spec(scale={"workers": 2, "max_workers": 4, **scale}), [5, 0, 2], fits) == expected
 
 
 def test_without_a_specification_it_goes_on_as_it_was_and_can_still_be_scaled() -> None:

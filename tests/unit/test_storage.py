@@ -12,6 +12,8 @@ from actors.storage.folder import (
     Folder,
     checkpoint_name,
     completed,
+    damage,
+    newest_sound,
     part_name,
     read_manifest,
     read_part,
@@ -20,10 +22,12 @@ from actors.storage.folder import (
     write_part,
 )
 from actors.storage.journal import Journal
-from raysync.address import COORDINATOR, shard, worker
+from raysync.address import COORDINATOR, Address, shard, worker
 from raysync.control.states import JobState
 from raysync.errors import CheckpointError, StorageError
 from raysync.events import Event, StateChange
+from raysync.sim import Simulation
+from tests.jobs import final_vector, job, workload
 
 
 @pytest.fixture(params=["path", "uri"])
@@ -33,9 +37,11 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
 
 def checkpoint(job: Folder, number: int) -> None:
     place = job.at(checkpoint_name(number))
-    write_part(place, worker(0), {"flat": torch.arange(3.0), "pending": {"0/delta": (1, b"bytes")}, "none": None})
-    write_part(place, COORDINATOR, {"own": {"round": 3}, "reports": {4: [1.0]}})
-    seal(job, number, [part_name(worker(0)), part_name(COORDINATOR)], {"step": number, "spec": {}})
+    state = {"flat": torch.arange(3.0), "pending": {"0/delta": (1, b"bytes")}, "none": None}
+    sums = write_part(place, worker(0), state) | write_part(
+        place, COORDINATOR, {"own": {"round": 3}, "reports": {4: [1.0]}}
+    )
+    seal(job, number, [*sums], {"step": number, "spec": {}, "checksums": sums})
 
 
 def test_what_is_written_is_read_and_nothing_half_is_seen(folder: Folder) -> None:
@@ -80,6 +86,74 @@ def test_the_newest_are_kept_and_what_was_never_completed_goes(folder: Folder) -
     assert retain(folder, 2) == [checkpoint_name(number) for number in (1, 2, 3)]
     assert completed(folder) == [checkpoint_name(4), checkpoint_name(5)]
     assert folder.folders("checkpoint_")[-1] == checkpoint_name(6)
+
+
+def flip(folder: Folder, name: str) -> None:
+    """Change one bit of a file, and nothing of its length."""
+    data = bytearray(folder.read(name))
+    data[len(data) // 2] ^= 1
+    folder.write(name, bytes(data))
+
+
+@pytest.mark.parametrize("address", [worker(0), COORDINATOR], ids=str)
+def test_a_part_with_a_wrong_checksum_is_not_read(folder: Folder, address: Address) -> None:
+    checkpoint(folder, 1)
+    place = folder.at(checkpoint_name(1))
+    assert damage(place) is None
+    flip(place, part_name(address))
+    with pytest.raises(CheckpointError, match=f"{part_name(address)} is damaged: its checksum is not the manifest's"):
+        read_part(place, address)
+    assert read_manifest(place), "as long as it was"
+    assert part_name(address) in str(damage(place))
+
+
+def test_the_newest_sound_checkpoint_is_found_and_what_is_wrong_with_newer_ones_told(folder: Folder) -> None:
+    for number in range(1, 6):
+        checkpoint(folder, number)
+    assert newest_sound(folder) == (checkpoint_name(5), {})
+    flip(folder.at(checkpoint_name(5)), part_name(worker(0)))
+    folder.at(checkpoint_name(4)).write(part_name(COORDINATOR), b"short")
+    folder.at(checkpoint_name(3)).delete_file(part_name(COORDINATOR))
+    folder.at(checkpoint_name(6)).write(part_name(COORDINATOR), b"never completed")
+    found, wrong = newest_sound(folder)
+    assert found == checkpoint_name(2)
+    assert sorted(wrong) == [checkpoint_name(number) for number in (3, 4, 5)]
+    assert "checksum" in wrong[checkpoint_name(5)]
+    assert "long" in wrong[checkpoint_name(4)]
+
+
+def test_the_last_whole_checkpoint_is_never_cleared_away(folder: Folder) -> None:
+    for number in (1, 2):
+        checkpoint(folder, number)
+    for number in (3, 4):
+        checkpoint(folder, number)
+        folder.at(checkpoint_name(number)).write(part_name(worker(0)), b"short")
+    retain(folder, 1)
+    assert checkpoint_name(2) in completed(folder)
+    assert newest_sound(folder)[0] == checkpoint_name(2)
+    assert checkpoint_name(1) not in completed(folder)
+
+
+def test_a_job_of_the_simulator_goes_on_from_the_last_sound_checkpoint_in_its_folder(folder: Folder) -> None:
+    """What is written is what a core gave; a bit that has changed since costs one checkpoint, not the job."""
+    spec = job(
+        {"kind": "selsync", "delta": 0.03, "warmup_steps": 2}, scale={"shards": 2}, checkpoint={"every_rounds": 3}
+    )
+    whole = Simulation(spec, workload=workload(spec))
+    whole.run()
+    numbers = sorted(whole.checkpoints)
+    for number in numbers:
+        place, sums = folder.at(checkpoint_name(number)), {}
+        for who, state in whole.checkpoints[number].items():
+            sums |= write_part(place, Address.parse(who), state)
+        seal(folder, number, [*sums], {"checksums": sums})
+    flip(folder.at(checkpoint_name(numbers[-1])), part_name(shard(1)))
+    found, _ = newest_sound(folder)
+    assert found == checkpoint_name(numbers[-2])
+    parts = {who: read_part(folder.at(found), Address.parse(who)) for who in whole.checkpoints[numbers[-2]]}
+    restored = Simulation.restore(spec, parts, workload=workload(spec))
+    restored.run()
+    assert torch.equal(final_vector(whole), final_vector(restored))
 
 
 def test_a_checkpoint_runs_nothing_when_it_is_read(folder: Folder) -> None:
