@@ -72,7 +72,7 @@ class RayLink:
         if to not in self._contacts:
             raise UnknownPeer(str(to))
         flying = self._flying.setdefault(to, deque())
-        for frame in to_frames(self.name, to, message):
+        for frame in to_frames(self.name, to, message, is_sealed=True):
             self._make_room(to, flying)
             body = np.frombuffer(frame.body, np.uint8) if len(frame.body) else b""
             flying.append(self._contacts[to].actor.deliver.remote(frame.head, body))

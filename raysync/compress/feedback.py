@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from raysync.compress.in_place import Room
 from raysync.compress.registry import add_checked
+from raysync.compress.wire import sealed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +36,7 @@ class Feedback:
         self._enabled = enabled
         self._residual: dict[Key, Tensor] = {}
         self._pending: dict[Key, Pending] = {}
+        self._rooms: dict[Key, Room] = {}
         self._norm: float | None = 0.0
 
     def squeeze(self, key: Key, round: int, update: Tensor, codec: Compressor, seed: int) -> bytes:
@@ -41,7 +44,9 @@ class Feedback:
         pending = self._pending.get(key)
         if pending is not None and pending.round == round:
             return pending.payload
-        if not self._enabled or (codec.lossless and key not in self._residual):
+        if codec.lossless and (not self._enabled or key not in self._residual):
+            payload = self._room(key).write(update)
+        elif not self._enabled:
             payload = codec.encode(update, seed)
         else:
             payload = codec.squeeze(update, self._own(key, update), seed)
@@ -95,6 +100,11 @@ class Feedback:
             self._norm = math.sqrt(sum(float(rest.norm()) ** 2 for rest in self._residual.values()))
         return self._norm
 
+    def _room(self, key: Key) -> Room:
+        if key not in self._rooms:
+            self._rooms[key] = Room()
+        return self._rooms[key]
+
     def _own(self, key: Key, like: Tensor) -> Tensor:
         if key not in self._residual:
             self._residual[key] = like.new_zeros(len(like))
@@ -104,7 +114,7 @@ class Feedback:
         """Return residuals and pushes on their way."""
         return {
             "residual": {_name(key): rest.clone() for key, rest in self._residual.items()},
-            "pending": {_name(key): tuple(pending) for key, pending in self._pending.items()},
+            "pending": {_name(key): (sent.round, sealed(sent.payload)) for key, sent in self._pending.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

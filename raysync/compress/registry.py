@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 from raysync.compress import AnyCodec, Compressor
 from raysync.compress.base import check_size
-from raysync.compress.wire import codec_of, unpack, verify
+from raysync.compress.wire import codec_of, verify
 from raysync.errors import PayloadError
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def add_checked(payload: bytes, out: Tensor, weight: float = 1.0) -> None:
 
 def check(payload: bytes, size: int) -> None:
     """Raise `PayloadError` unless a payload arrived whole and is for `size` elements; what it holds is not decoded."""
-    codec = _codec(payload)
-    verify(payload)
-    count, _ = unpack(payload, codec.number)
+    number, count = verify(payload)
+    if number not in _BY_NUMBER:
+        _codec(payload)
     check_size(count, size)
 
 

@@ -18,9 +18,9 @@ def codec_for_round(
     if size_bytes < min_bytes or round < dense_rounds:
         return _DENSE
     progress = (round - dense_rounds + 1) / (ramp_rounds + 1)
-    ratio: float | None = getattr(codec, "ratio", None)
     if progress >= 1:
         return codec
+    ratio: float | None = getattr(codec, "ratio", None)
     if ratio is None:
         return _DENSE
     return codec.model_copy(update={"ratio": ratio**progress})

@@ -9,7 +9,7 @@ import msgspec
 from raysync.address import Address
 from raysync.control.view import View
 from raysync.knobs import Knobs
-from raysync.sync.base import PayloadKind
+from raysync.sync.base import PayloadKind, UpdateKind
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -420,7 +420,8 @@ class Update(Message, frozen=True):
 
     block: int
     round: int
-    payload_kind: PayloadKind
+    payload_kind: UpdateKind
+    """`values`: not what has changed, but the block as all see it now."""
     payload: bytes
 
 

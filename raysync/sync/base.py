@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PayloadKind = Literal["gradient", "displacement"]
 """What a push carries: the gradient of a step, or local parameters minus the last visible ones."""
+UpdateKind = Literal["gradient", "displacement", "values"]
+"""What an update carries: the mean gradient, what has changed, or the values themselves."""
 
 
 class Needs(NamedTuple):

@@ -316,6 +316,21 @@ def test_frames_no_sender_of_ours_writes_are_refused() -> None:
             assembler.feed(*last)
 
 
+def test_what_ray_carries_is_sealed_and_damage_is_noticed() -> None:
+    for size in (400, 3 * PART_BYTES // 2):
+        frames = [*to_frames(A, B, push(1, payload(1, size)), is_sealed=True)]
+        assembler = Assembler()
+        arrived = [assembler.feed(frame.head, frame.body) for frame in frames]
+        assert bytes(arrived[-1].message.payload) == payload(1, size)  # type: ignore[union-attr]
+        for damaged in range(len(frames)):
+            body, assembler = bytearray(frames[damaged].body), Assembler()
+            body[-1] ^= 1
+            for frame in frames[:damaged]:
+                assembler.feed(frame.head, frame.body)
+            with pytest.raises(PayloadError, match="damaged on the way"):
+                assembler.feed(frames[damaged].head, memoryview(body))
+
+
 def test_parts_of_two_lines_from_one_process_are_kept_apart() -> None:
     lines = [list(to_frames(S, to, push(1, fill * (2 * PART_BYTES)))) for to, fill in ((A, b"x"), (B, b"y"))]
     assembler = Assembler()

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from raysync.address import COORDINATOR, Address
+from raysync.compress.wire import sealed
 from raysync.engine import messages as m
 from raysync.engine.effects import Effects, Send
 
@@ -213,6 +214,6 @@ def unpacked(data: bytes) -> dict[str, Any]:
 def plain(message: m.Message) -> dict[str, Any]:
     """Return a message as plain data that shares nothing with what arrived."""
     if hasattr(message, "payload"):
-        message = msgspec.structs.replace(message, payload=bytes(message.payload))
+        message = msgspec.structs.replace(message, payload=sealed(message.payload))
     found: dict[str, Any] = msgspec.to_builtins(message, builtin_types=(bytes,))
     return found

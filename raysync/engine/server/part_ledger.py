@@ -104,8 +104,7 @@ class PartLedger:
         payload = codec.encode(change, derive(self._spec.seed, "pull part", round, self._index))
         self._seen.setdefault((part, self._newest.get(part, -1)), seen.clone())
         add_checked(payload, seen)
-        block.y[where] = seen
-        block.x[where] = seen
+        block.put(where, seen)
         self._newest[part] = round
         self._seen[part, round] = seen
         kept = 3 + self._strategy.staleness_bound // self._count(block)

@@ -142,7 +142,7 @@ class RoundLedger(Ledger):
         return not self._missing
 
     def state_dict(self) -> dict[str, Any]:
-        updates = {key: msgspec.to_builtins(update, builtin_types=(bytes,)) for key, update in self.updates.items()}
+        updates = {key: plain(update) for key, update in self.updates.items()}
         return {**super().state_dict(), "updates": updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -10,7 +10,9 @@ from torch import Tensor
 from raysync.blocks import Block, Content, assign, cut
 from raysync.compress import Compressor, Identity, verbatim
 from raysync.compress.feedback import Feedback
+from raysync.compress.in_place import values_of
 from raysync.compress.registry import decode, decode_add
+from raysync.compress.wire import verify
 from raysync.engine import messages as m
 from raysync.engine.exchange import exchange_of
 from raysync.engine.training.replica import Replica
@@ -34,6 +36,7 @@ class SharedVector:
         self._trains_visible = exchange_of(spec).server_steps
         self.visible = replica.flat if self._trains_visible else replica.flat.clone()
         self.visible_extras = replica.extras()
+        self._spare = self.visible.new_empty(0)
 
     def seen(self, block: Block) -> Tensor:
         """Return the visible values of a block, as a view."""
@@ -52,12 +55,18 @@ class SharedVector:
         elif kind == "gradient":
             update = self._replica.grad[block.start : block.stop]
         else:
-            update = self._replica.flat[block.start : block.stop] - self.seen(block)
+            update = torch.sub(self._replica.flat[block.start : block.stop], self.seen(block), out=self._scratch(block))
         try:
             return self.feedback.squeeze((block.index, kind), round, update, codec, seed)
         except PayloadError as error:
             where = f"block {block.index} ({self._replica.describe(block)})"
             raise PayloadError(f"{where}: {error.problem}") from None
+
+    def _scratch(self, block: Block) -> Tensor:
+        """Return room for a block's numbers, until the next block's are written there."""
+        if len(self._spare) < block.size:
+            self._spare = self.visible.new_empty(block.size)
+        return self._spare[: block.size]
 
     def initial(self, block: Block) -> bytes:
         """Return this replica's own values of a block, exactly."""
@@ -79,12 +88,19 @@ class SharedVector:
         block = self.blocks[update.block]
         if block.content is not Content.PARAMETER:
             self.seen(block).copy_(verbatim.decode(update.payload, block.size))
+        elif update.payload_kind == "values":
+            self._copy(update.payload, self.seen(block))
         elif update.payload_kind == "gradient":
-            self._replica.grad[block.start : block.stop] = decode(update.payload, block.size)
+            self._copy(update.payload, self._replica.grad[block.start : block.stop])
         else:
             decode_add(update.payload, self.seen(block))
         self.feedback.commit((block.index, contributed), update.round)
         self.rounds[block.index] = update.round
+
+    def _copy(self, payload: bytes, out: Tensor) -> None:
+        verify(payload)
+        values = values_of(payload, len(out))
+        out.copy_(decode(payload, len(out)) if values is None else values)
 
     def load(self, state: m.State) -> None:
         """Replace the visible values of a block, and settle what was still on its way to it."""
