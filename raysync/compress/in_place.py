@@ -30,10 +30,11 @@ _UNUSED = 3
 
 
 class Room:
-    """Where the lossless payloads of one block are written."""
+    """Where the lossless payloads of one block are written; one thread's."""
 
     def __init__(self) -> None:
-        self._buffers: list[NDArray[np.uint8]] = []
+        self._buffers: dict[int, list[NDArray[np.uint8]]] = {}
+        """By size."""
 
     def take(self, count: int) -> tuple[bytes, Tensor]:
         """Return a payload without a checksum for so many elements, and the tensor to write them into."""
@@ -55,17 +56,16 @@ class Room:
         return payload
 
     def _free(self, size: int) -> NDArray[np.uint8]:
-        for buffer in self._buffers:
-            if sys.getrefcount(buffer) == _UNUSED and len(buffer) == size:
+        known = self._buffers.setdefault(size, [])
+        for buffer in known:
+            if sys.getrefcount(buffer) == _UNUSED:
                 return buffer
         raw = np.empty(size + _ALIGNED, np.uint8)
         start = -raw.ctypes.data % _ALIGNED
-        buffer = raw[start : start + size]
-        length = size - _ALIGNED
-        buffer[_ALIGNED - OVERHEAD_BYTES : _ALIGNED] = np.frombuffer(
-            begin(Identity.number, length // 4, length), np.uint8
-        )
-        self._buffers = [*(kept for kept in self._buffers if sys.getrefcount(kept) > _UNUSED), buffer]
+        buffer, length = raw[start : start + size], size - _ALIGNED
+        header = begin(Identity.number, length // 4, length)
+        buffer[_ALIGNED - OVERHEAD_BYTES : _ALIGNED] = np.frombuffer(header, np.uint8)
+        known.append(buffer)
         return buffer
 
 

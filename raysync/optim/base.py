@@ -31,6 +31,13 @@ class Optimizer(Value):
         """Step `flat` along `grad` at rate `lr` (its own by default), and `state` with it."""
         raise NotImplementedError
 
+    def update_into(
+        self, out: Tensor, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: float | None = None
+    ) -> None:
+        """Do the same, but leave `flat` as it is and put what comes of it into `out`."""
+        out.copy_(flat)
+        self.update(out, grad, state, lr)
+
     def at_stage(self, stage: int, stages: int) -> Self:
         """Return the rule of a pipeline's stage; the same on all by default."""
         return self

@@ -44,6 +44,19 @@ class SGD(Optimizer):
             maximize=False,
         )
 
+    def update_into(
+        self, out: Tensor, flat: Tensor, grad: Tensor, state: dict[str, Tensor], lr: float | None = None
+    ) -> None:
+        """Do the same in the same order of operations, with one pass less over the vector."""
+        import torch
+
+        if self.weight_decay:
+            grad = grad.add(flat, alpha=self.weight_decay)
+        if self.momentum:
+            buffer = state["momentum_buffer"].mul_(self.momentum).add_(grad, alpha=1.0)
+            grad = grad.add(buffer, alpha=self.momentum) if self.nesterov else buffer
+        torch.add(flat, grad, alpha=-(self.lr if lr is None else lr), out=out)
+
     @property
     def active_moments(self) -> tuple[str, ...]:
         return self.moments if self.momentum else ()

@@ -33,19 +33,25 @@ from raysync.engine.server.averaged import AveragedBlock
 from raysync.spec import JobSpec
 from raysync.sync.base import PayloadKind
 
+_ZERO = torch.zeros(())
+
 
 class ParameterBlock:
     """State and arithmetic of one block of parameters; who may push when is the shard's business."""
 
     content = Content.PARAMETER
 
-    def __init__(self, spec: JobSpec, index: int, values: Tensor, seen: Tensor | None = None) -> None:
-        """Hold a block's values, and what the workers can see where that is not the same."""
+    def __init__(
+        self, spec: JobSpec, index: int, values: Tensor, seen: Tensor | None = None, means: Room | None = None
+    ) -> None:
+        """Hold a block's values, and what the workers can see where that is not the same; work out means in a room
+        that blocks may share.
+        """
         self.index = index
         self.x = values.clone()
         self._y = None if seen is None else seen.clone()
         """None where workers see x."""
-        self._room = Room()
+        self._room, self._means = Room(), means or Room()
         self._shown: bytes | None = None
         """The payload in which x lies, if it lies in one: then it must not change any more."""
         self._shows_itself = False
@@ -89,16 +95,18 @@ class ParameterBlock:
         return m.Update(block=self.index, round=round, payload_kind="displacement", payload=payload)
 
     def _mean(self, pushes: Mapping[Address, m.Push]) -> Tensor:
-        total = sum(push.weight for push in pushes.values())
-        mean = torch.zeros_like(self.x)
+        """Return the weighted mean: zero plus each worker's share, in order."""
+        total, is_begun = sum(push.weight for push in pushes.values()), False
+        _, mean = self._means.take(len(self.x))
         for worker in sorted(pushes):
-            push = pushes[worker]
-            values = values_of(push.payload, len(mean))
+            payload, share = pushes[worker].payload, pushes[worker].weight / total
+            values = values_of(payload, len(mean))
             if values is None:
-                add_checked(push.payload, mean, push.weight / total)
+                add_checked(payload, mean if is_begun else mean.zero_(), share)
             else:
-                mean.add_(values, alpha=push.weight / total)
-        return mean
+                torch.add(mean if is_begun else _ZERO, values, alpha=share, out=mean)
+            is_begun = True
+        return mean if is_begun else mean.zero_()
 
     def absorb(self, push: m.Push, num_workers: int) -> None:
         """Asynchronous: apply one worker's push on arrival, at 1 / num_workers of the step."""
@@ -150,13 +158,15 @@ class ParameterBlock:
 
     def move(self, gradient: Tensor, lr: float | None) -> None:
         """Let the server's optimizer step along a gradient, at its own rate if none is given."""
-        if self._shows_itself:
-            self._place()
-        else:
+        if not self._shows_itself:
             self._take_out()
-        self._outer.update(self.x, gradient, self._moments, lr)
-        if self._shows_itself and not all_finite(self.x):
+            self._outer.update(self.x, gradient, self._moments, lr)
+            return
+        payload, numbers = self._room.take(len(self.x))
+        self._outer.update_into(numbers, self.x, gradient, self._moments, lr)
+        if not all_finite(numbers):
             raise refuse_non_finite()
+        self.x, self._shown = numbers, payload
 
     def _place(self) -> bytes:
         """Let x go on in a payload of its own."""
@@ -197,7 +207,7 @@ class ParameterBlock:
         payload = codec.encode(mean, derive(self._spec.seed, "pull", round, self.index))
         if self._spec.compression.error_feedback:
             add_checked(payload, mean, -1.0)
-            self._rest = mean
+            self._rest = mean.clone()
         return payload
 
     def state_dict(self) -> dict[str, Any]:
@@ -213,9 +223,9 @@ class ParameterBlock:
         }
 
     @classmethod
-    def from_state(cls, spec: JobSpec, index: int, state: dict[str, Any]) -> ParameterBlock:
+    def from_state(cls, spec: JobSpec, index: int, state: dict[str, Any], means: Room | None = None) -> ParameterBlock:
         """Return the block a saved state describes."""
-        block = cls(spec, index, state["x"], state["y"])
+        block = cls(spec, index, state["x"], state["y"], means)
         block.seen_by = {Address.parse(worker): seen.clone() for worker, seen in state["seen_by"].items()}
         block._legacy = {kind: rest.clone() for kind, rest in state["legacy"].items()}
         block._rest = None if state["rest"] is None else state["rest"].clone()
@@ -226,18 +236,16 @@ class ParameterBlock:
 ServerBlock = ParameterBlock | AveragedBlock
 
 
-def make_block(spec: JobSpec, index: int, content: Content, payload: bytes) -> ServerBlock:
+def make_block(spec: JobSpec, index: int, content: Content, payload: bytes, means: Room | None = None) -> ServerBlock:
     """Return a block of the kind its content asks for, with the first worker's values."""
     if content is Content.PARAMETER:
-        return ParameterBlock(spec, index, decode(payload))
+        return ParameterBlock(spec, index, decode(payload), means=means)
     return AveragedBlock(index, content, verbatim.decode(payload))
 
 
-def load_block(spec: JobSpec, index: int, state: dict[str, Any]) -> ServerBlock:
+def load_block(spec: JobSpec, index: int, state: dict[str, Any], means: Room | None = None) -> ServerBlock:
     """Return the block a saved state describes."""
     content = Content(state["content"])
-    return (
-        ParameterBlock.from_state(spec, index, state)
-        if content is Content.PARAMETER
-        else AveragedBlock(index, content, state["x"])
-    )
+    if content is Content.PARAMETER:
+        return ParameterBlock.from_state(spec, index, state, means)
+    return AveragedBlock(index, content, state["x"])

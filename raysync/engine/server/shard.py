@@ -13,6 +13,7 @@ import msgspec
 
 from raysync.address import COORDINATOR, Address
 from raysync.blocks import Content
+from raysync.compress.in_place import Room
 from raysync.control.view import NO_VIEW, View
 from raysync.engine import messages as m
 from raysync.engine.checkpoints import Contribution
@@ -46,6 +47,8 @@ class Shard:
         self._life = 0
         """Of the coordinator it obeys."""
         self.blocks: dict[int, ServerBlock] = {}
+        self._means = Room()
+        """Where its blocks work out means: one after the other, so that they stay near the processor."""
         self.ledgers: dict[int, Ledger] = {}
         self._parts: dict[int, PartLedger] = {}
         """Of the blocks whose parts are averaged between rounds."""
@@ -273,7 +276,7 @@ class Shard:
     def _on_init(self, message: m.Init, ledger: Ledger) -> Effects:
         if message.block not in self.blocks:
             content = Content(message.content)
-            self.blocks[message.block] = make_block(self.spec, message.block, content, message.payload)
+            self.blocks[message.block] = make_block(self.spec, message.block, content, message.payload, self._means)
         return ledger.answer_fetches(self.blocks[message.block], self.view)
 
     def state_dict(self) -> dict[str, Any]:
@@ -295,7 +298,8 @@ class Shard:
     def _load(self, state: dict[str, Any]) -> None:
         self.view = msgspec.convert(state["view"], View, strict=False)
         self.spec = apply_knobs(self._submitted, self.view.knobs) if self.view.number > 0 else self._submitted
-        self.blocks = {index: load_block(self.spec, index, block) for index, block in state["blocks"].items()}
+        saved_blocks = state["blocks"].items()
+        self.blocks = {index: load_block(self.spec, index, block, self._means) for index, block in saved_blocks}
         self.ledgers = {}
         for index, saved in state["ledgers"].items():
             self._new_ledger(index).load_state_dict(saved)
