@@ -90,6 +90,8 @@ class Hub:
         """Of jobs that wait in line."""
         self.removed: OrderedDict[str, None] = OrderedDict()
         """Jobs that were struck from the books, the last ones."""
+        self._has_struck = False
+        """Whether one was since readers were last woken."""
         self.readers = 0
         self._named: Counter[str] = Counter()
         self._beats: dict[str, Beat] = {}
@@ -105,7 +107,7 @@ class Hub:
 
     def strike(self, job: str) -> None:
         """Say that a job was removed."""
-        self.removed[job] = None
+        self.removed[job], self._has_struck = None, True
         self._drop(job)
         while len(self.removed) > _PAGE:
             self.removed.popitem(last=False)
@@ -215,7 +217,8 @@ class Hub:
         for id in [id for id in self.jobs if self._is_done_with(id, look, now_s)]:
             self._drop(id)
         self.places, self.studies = look.places, look.studies
-        if has_changed or self.removed:
+        if has_changed or self._has_struck:
+            self._has_struck = False
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
 
