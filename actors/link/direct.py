@@ -2,7 +2,8 @@
 
 Every actor listens twice: on TCP, where CURVE encrypts and both ends prove that they hold the job's key, and on a
 socket in the file system, which peers on the same machine prefer: there the key is a password and nothing is
-encrypted, since nothing leaves the machine. Both refuse whoever does not know the key.
+encrypted, since nothing leaves the machine. Both refuse whoever does not know the key. On one machine a coordinator and
+those it decides for have a lane of their own (`lane`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from zmq.utils import z85
 from actors.errors import PeerLost, UnknownPeer
 from actors.link.base import Contact, Endpoint, Envelope
 from actors.link.frames import Assembler, Frame, to_frames
-from raysync.address import Address
+from actors.link.lane import ControlLane
+from raysync.address import Address, Role
 from raysync.engine.messages import Message
 
 logging.getLogger("zmq.auth").setLevel(logging.WARNING)  # below that it logs the password
@@ -40,6 +42,7 @@ _QUEUED_FRAMES = 32
 _OUTBOX_BYTES = 64 << 20
 _SOCKET_BYTES = 4 << 20
 _COPY_BELOW_BYTES = 65536
+_LANE = "control"
 
 
 def sweep(endpoint: Endpoint) -> None:
@@ -82,13 +85,19 @@ class DirectLink:
         self._guard.configure_plain(domain="ipc", passwords={"raysync": self._keys.password})
         self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER))  # mode 0700
         self._inboxes = [self._listen_tcp(ip), self._listen_ipc()]
+        self._lane = ControlLane(name, key, self._folder / _LANE)
         self._assembler = Assembler()
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
         self._poller = zmq.Poller()
-        for inbox in (*self._inboxes, self._woken):
+        for inbox in (*self._inboxes, self._woken, self._lane):
             self._poller.register(inbox, zmq.POLLIN)
+        self._inbox_of = {int(inbox.fileno()): inbox for inbox in self._inboxes}
+        self._unread: set[int] = set(self._inbox_of)
+        """By file descriptor, inboxes that may hold more than their descriptor tells of."""
+        for fd in (*self._inbox_of, self._woken.fileno()):
+            self._lane.watch(fd)
         self._peers: dict[Address, _Peer] = {}
         self._arrived: list[Envelope] = []
         self.network_bytes = 0
@@ -109,15 +118,25 @@ class DirectLink:
             self.forget([name])
             is_near = _host(contact.endpoint.tcp) == _host(self._tcp) and os.path.exists(contact.endpoint.ipc)
             self._peers[name] = _Peer(contact, self._dial(contact.endpoint, is_near), is_near)
+            lane = Path(contact.endpoint.ipc).with_name(_LANE)
+            if is_near and Role.COORDINATOR in (name.role, self.name.role) and lane.exists():
+                self._lane.connect(name, lane)
 
     def forget(self, names: Iterable[Address]) -> None:
         """Close the lines to peers that will not come back."""
         for name in names:
             if name in self._peers:
                 self._peers.pop(name).socket.close(linger=0)
+            self._lane.forget(name)
 
     def send(self, to: Address, message: Message) -> None:
         """Send now, or as soon as the peer takes it."""
+        if self._lane.carries(to):
+            self._lane.send(to, message)
+            while self._lane.waiting_bytes(to) > _OUTBOX_BYTES:
+                self._turn(0.1)
+                self._raise_lost()
+            return
         peer = self._peer(to)
         for frame in to_frames(self.name, to, message):
             peer.outbox.append(frame)
@@ -152,9 +171,13 @@ class DirectLink:
     def flush(self, timeout_s: float) -> bool:
         """Hand over what waits in the outboxes; return whether all of it left."""
         deadline_s = time.monotonic() + timeout_s
-        while any(peer.outbox for peer in self._peers.values()) and time.monotonic() < deadline_s:
+        while self._is_holding and time.monotonic() < deadline_s:
             self._turn(0.02)
-        return not any(peer.outbox for peer in self._peers.values())
+        return not self._is_holding
+
+    @property
+    def _is_holding(self) -> bool:
+        return bool(self._lane.waiting) or any(peer.outbox for peer in self._peers.values())
 
     def close(self, linger_s: float = 0.0) -> None:
         """Free sockets, threads and the folder."""
@@ -162,6 +185,7 @@ class DirectLink:
             peer.socket.close(linger=int(1000 * linger_s))
         for inbox in self._inboxes:
             inbox.close(linger=0)
+        self._lane.close()
         self._guard.stop()
         self._waker.close()
         self._woken.close()
@@ -218,20 +242,29 @@ class DirectLink:
     def _turn(self, timeout_s: float) -> None:
         """Wait for anything to move, then move all that can."""
         stuck = [peer for peer in self._peers.values() if peer.outbox]
-        for peer in stuck:
-            self._poller.register(peer.socket, zmq.POLLOUT)
-        try:
-            moved = {source for source, _ in self._poller.poll(int(1000 * timeout_s))}
-        finally:
-            for peer in stuck:
-                self._poller.unregister(peer.socket)
+        if stuck and not self._unread:
+            self._await_room(stuck, int(1000 * timeout_s))
+        arrived, moved = self._lane.turn(0.0 if stuck or self._unread else timeout_s)
+        self._arrived += arrived
         for peer in stuck:
             self._flush(peer)
         if self._woken.fileno() in moved:
             self._woken.recv(4096)
-        for inbox in self._inboxes:
-            if inbox in moved:
-                self._read(inbox)
+        self._unread |= moved & self._inbox_of.keys()
+        for fd in [*self._unread]:
+            self._read(self._inbox_of[fd])
+            self._unread.discard(fd)  # read until it was empty: its descriptor tells of whatever comes next
+
+    def _await_room(self, stuck: list[_Peer], timeout_ms: int) -> None:
+        """Wait until a peer takes something, or anything arrives."""
+        for peer in stuck:
+            self._poller.register(peer.socket, zmq.POLLOUT)
+        try:
+            moved = {source for source, _ in self._poller.poll(timeout_ms)}
+        finally:
+            for peer in stuck:
+                self._poller.unregister(peer.socket)
+        self._unread |= {fd for fd, inbox in self._inbox_of.items() if inbox in moved}
 
     def _read(self, inbox: zmq.Socket[bytes]) -> None:
         while True:
@@ -276,6 +309,11 @@ class DirectLink:
                 waited_s = now_s - peer.stuck_since_s
                 peer.outbox.clear()
                 peer.outbox_bytes, peer.stuck_since_s = 0, None
+                raise PeerLost(str(name), waited_s)
+        for name in self._lane.waiting:
+            waited_s = self._lane.stuck_s(name, now_s)
+            if waited_s > self._timeout_s:
+                self._lane.drop(name)
                 raise PeerLost(str(name), waited_s)
 
 

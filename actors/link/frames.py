@@ -64,6 +64,16 @@ def to_frames(sender: Address, to: Address, message: m.Message, is_sealed: bool 
         said = None
 
 
+def encoded(message: m.Message) -> bytes:
+    """Return a message without a payload as bytes, for `whole_head`: encoded once, it goes to many."""
+    return _encode(message)
+
+
+def whole_head(sender: Address, to: Address, message: bytes) -> bytes:
+    """Return the one frame of such a message."""
+    return _encode((sender, to, 0, msgspec.Raw(message)))
+
+
 class Assembler:
     """Puts frames together again, whoever they come from; raises `PayloadError` for what no sender of ours writes."""
 

@@ -1,4 +1,6 @@
-"""One suite for both links: order, parts, back-pressure, dead peers. And what only the direct link has: its key."""
+"""One suite for both links, and for the direct link's control lane: order, parts, back-pressure, dead peers. And what
+only the direct link has: its key.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,8 @@ from raysync.engine import messages as m
 from raysync.errors import PayloadError
 
 KINDS = ("direct", "ray")
+LINES = (*KINDS, "lane")
+"""The last: the direct link between a coordinator and others of its machine."""
 KEY = b"k" * 32
 A, B, C, S = worker(0), worker(1), shard(0), COORDINATOR
 TIMEOUT_S = 3.0
@@ -114,9 +118,10 @@ class Peer:
         self.link.close()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=LINES)
 def pair(request: pytest.FixtureRequest, local_ray: None) -> Iterator[tuple[Any, Any]]:
-    peers = {name: Peer.remote(name, request.param) for name in (A, B)}
+    own_name = {A: S, B: S} if request.param == "lane" else {A: A, B: B}
+    peers = {name: Peer.remote(own_name[name], request.param) for name in (A, B)}
     book = {name: Contact(peer, ray.get(peer.endpoint.remote())) for name, peer in peers.items()}
     ray.get([peer.connect.remote(book) for peer in peers.values()])
     yield peers[A], peers[B]
@@ -210,15 +215,17 @@ def links() -> Iterator[list[DirectLink]]:
         link.close()
 
 
-@pytest.mark.parametrize("way", ["tcp", "ipc"])
+@pytest.mark.parametrize("way", ["tcp", "ipc", "lane"])
 @pytest.mark.parametrize("is_right", [True, False])
 def test_only_the_jobs_key_opens_the_line(way: str, is_right: bool, links: list[DirectLink]) -> None:
-    server = DirectLink(S, KEY, "127.0.0.1", 0.5)
+    name = S if way == "lane" else C
+    server = DirectLink(name, KEY, "127.0.0.1", 0.5)
     client = DirectLink(A, KEY if is_right else b"x" * 32, "127.0.0.1", 0.5)
     links += [server, client]
-    endpoint = server.endpoint if way == "ipc" else Endpoint(server.endpoint.tcp, "/nowhere")
-    client.connect({S: Contact(None, endpoint)})
-    client.send(S, push(1, b"x" * 8))
+    endpoint = Endpoint(server.endpoint.tcp, "/nowhere") if way == "tcp" else server.endpoint
+    client.connect({name: Contact(None, endpoint)})
+    assert client._lane.carries(name) == (way == "lane")
+    client.send(name, push(1, b"x" * 8))
     deadline_s, arrived, lost = time.monotonic() + 3, [], False
     while time.monotonic() < deadline_s and not arrived and not lost:
         arrived = server.receive(0.05)

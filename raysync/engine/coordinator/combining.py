@@ -16,6 +16,8 @@ _RULES: dict[Combine, Callable[[list[float]], float]] = {
     Combine.MAX: max,
 }
 _SAMPLES = "train/samples"
+_PUTS = 64
+"""After so many numbers at least sums are made anew, and after one of every worker."""
 _NORMS = frozenset(metric.name for metric in METRICS if metric.combine is Combine.NORM)
 
 
@@ -29,11 +31,13 @@ class StepValues:
     def combined(self, told: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """Return the values."""
         found: dict[str, float] = {}
+        present = {*()}.union(*told)
         for name in self._weighted:
-            found |= _weighted(name, told)
+            if name in present:
+                found |= _weighted(name, told)
         for name, rule in self._rules:
-            if values := [metrics[name] for metrics in told if name in metrics]:
-                found[name] = rule(values)
+            if name in present:
+                found[name] = rule([metrics[name] for metrics in told if name in metrics])
         return found
 
 
@@ -89,7 +93,7 @@ class LastValues:
                 self._sums[name] += number - by_worker.get(worker, 0.0)
                 by_worker[worker] = number
         self._puts += 1
-        if self._puts >= max(map(len, self._by_worker.values()), default=0):
+        if self._puts >= max(_PUTS, len(max(self._by_worker.values(), key=len, default=()))):
             self._puts = 0
             self._sums = {name: math.fsum(by_worker.values()) for name, by_worker in self._by_worker.items()}
 

@@ -34,6 +34,7 @@ class LockStep(Pacing):
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
+        self._lead, self._exchange = desk.spec.decision_lead, exchange_of(desk.spec)  # no knob changes them
         self.round = -1
         """The last synchronisation decided on."""
         self._next_step = 0
@@ -67,16 +68,16 @@ class LockStep(Pacing):
         desk = self._desk
         effects: Effects = []
         while not desk.ending.is_decided:
-            if effects or desk.spec.budget.target is not None:
-                desk.books.settle()  # what comes next depends on it
             if not desk.view.members:
                 if not desk.membership.joining:
                     desk.ending.without_workers()
                     break
                 effects += desk.change_view(self._next_step, admitted=tuple(sorted(desk.membership.joining)))
-            needed = self._next_step - desk.spec.decision_lead
+            needed = self._next_step - self._lead
             if not self._all_reported(needed):
                 break
+            if effects or desk.spec.budget.target is not None:
+                desk.books.settle()  # what comes next depends on it
             if desk.waits_for_checkpoint:
                 effects += desk.begin_checkpoint() if self._all_reported(self._next_step) else []
                 break
@@ -116,7 +117,7 @@ class LockStep(Pacing):
 
     def _is_fresh(self, report: m.Report) -> bool:
         is_known = report.sender in self._reports.get(report.step, {})
-        return report.step >= self._next_step - max(1, self._desk.spec.decision_lead) and not is_known
+        return report.step >= self._next_step - max(1, self._lead) and not is_known
 
     def _take(self, report: m.Report) -> None:
         self._reports.setdefault(report.step, {})[report.sender] = report
@@ -151,7 +152,6 @@ class LockStep(Pacing):
         self._next_step, desk.ending.is_decided = step + 1, desk.is_last(step)
         if admitted or leaving:
             effects += desk.change_view(step + 1, admitted=admitted, leaving=leaving)
-        exchange = exchange_of(desk.spec)
         decision = m.Decision(
             view=desk.view.number,
             step=step,
@@ -161,7 +161,7 @@ class LockStep(Pacing):
             round=self.round,
             participants=self._round_participants if choice.sync else None,
             num_participants=len(choice.participants or active) if choice.sync else 0,
-            payload_kind=exchange.payload if forced is None else exchange.forced_payload,
+            payload_kind=self._exchange.payload if forced is None else self._exchange.forced_payload,
             leavers=leaving,
             final=desk.ending.is_decided,
             free_until=self._free_until(),
@@ -204,7 +204,7 @@ class LockStep(Pacing):
 
     def _remember(self, decision: m.Decision) -> None:
         self._decisions[decision.step] = decision
-        oldest = decision.step - _REMEMBERED_STEPS - self._desk.spec.decision_lead
+        oldest = decision.step - _REMEMBERED_STEPS - self._lead
         self._reports = {step: reports for step, reports in self._reports.items() if step >= oldest}
         self._decisions = {step: decision for step, decision in self._decisions.items() if step >= oldest}
         self._absent = {step: absent for step, absent in self._absent.items() if step >= oldest}
