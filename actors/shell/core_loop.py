@@ -149,6 +149,8 @@ class CoreLoop(Host):
     def _answer(self) -> None:
         while self._questions:
             question, future = self._questions.popleft()
+            if self._ended and isinstance(future, _Unasked):
+                continue
             try:
                 future.set_result(question())
             except Exception as error:

@@ -18,6 +18,7 @@ BENCHES = (
     "throughput",
     "startup",
     "memory",
+    "checkpoints",
     "mesh",
     "pipelines",
     "stage_memory",

@@ -153,7 +153,7 @@ class SharedVector:
     def state_dict(self) -> dict[str, Any]:
         """Return visible values, rounds and residuals."""
         return {
-            "visible": self.visible.clone(),
+            "visible": None if self._trains_visible else self.visible.clone(),
             "visible_extras": self.visible_extras.clone(),
             "rounds": list(self.rounds),
             "feedback": self.feedback.state_dict(),
@@ -161,7 +161,8 @@ class SharedVector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        self.visible.copy_(state["visible"])
+        if state["visible"] is not None:  # else it is the replica's own vector
+            self.visible.copy_(state["visible"])
         self.visible_extras.copy_(state["visible_extras"])
         self.rounds = list(state["rounds"])
         self.feedback.load_state_dict(state["feedback"])
