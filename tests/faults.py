@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 
+from raysync.address import COORDINATOR, EVALUATOR, Address, Role, shard, worker
 from raysync.sim import Pace, random_faults
+from raysync.sim.faults import random_freezes
 from raysync.spec import JobSpec, parse_spec
 from raysync.tasks.workload import Workload
 from tests.audit import AuditedSimulation
@@ -113,17 +115,59 @@ def make_spec(seed: int) -> JobSpec:
     )
 
 
-def make_simulation(seed: int) -> AuditedSimulation:
-    """Return the job with its faults, its stragglers, and people who resize, pause and turn knobs meanwhile."""
+def node_of(simulation: AuditedSimulation, choose: random.Random) -> list[Address]:
+    """Return what may be on one node: never a shard and its backup."""
+    view = simulation.coordinator.view
+    found = [worker(index) for index in sorted(simulation.workers) if choose.random() < 0.5]
+    for slot in range(simulation.spec.scale.shards):
+        serving = view.servers[slot] if view.servers else shard(slot)
+        backup = view.backups[slot] if view.backups else None
+        found += [who for who in (choose.choice((None, serving, backup)),) if who is not None]
+    found += [who for who in (COORDINATOR, EVALUATOR) if choose.random() < 0.4]
+    choose.shuffle(found)
+    return found
+
+
+def trouble(simulation: AuditedSimulation, seed: int) -> None:
+    """Let processes stand still, whole nodes die, and parts of the cluster lose sight of the rest for a while."""
+    choose = random.Random(f"trouble/{seed}")
+    for _ in range(choose.choice((0, 0, 1, 2))):
+        down_s = choose.choice((0.05, 0.3, 1.0))
+        simulation.after(
+            choose.uniform(0.05, 1.0), lambda down_s=down_s: simulation.lose(node_of(simulation, choose), down_s)
+        )
+    for _ in range(choose.choice((0, 0, 1, 2))):
+        for_s = choose.choice((0.2, 0.8, 3.0))
+        simulation.after(
+            choose.uniform(0.05, 1.0), lambda for_s=for_s: simulation.cut_off(node_of(simulation, choose), for_s)
+        )
+    for _ in range(choose.choice((0, 1, 2))):
+        for_s = choose.choice((0.2, 0.8, 2.0, 5.0))
+
+        def freeze(for_s: float = for_s) -> None:
+            roles = [role for role in Role if any(who.role is role for who in simulation.cores)]
+            role = choose.choice(roles or [None])
+            for who in [who for who in sorted(simulation.cores) if who.role is role][:1]:
+                simulation.freeze(who, for_s)
+
+        simulation.after(choose.uniform(0.05, 1.0), freeze)
+
+
+def make_simulation(seed: int, *, is_troubled: bool = True) -> AuditedSimulation:
+    """Return the job with its faults, its stragglers, and people who resize, pause and turn knobs meanwhile; in two of
+    three processes also stand still, and nodes are lost or cut off.
+    """
     choose = random.Random(f"world/{seed}")
     spec = make_spec(seed)
     simulation = AuditedSimulation(
         spec,
         workload=_workload(spec.task.model_dump_json()),
-        faults=random_faults(seed, choose.randint(1, 8), 15),
+        faults=random_faults(seed, choose.randint(1, 8), 15) + random_freezes(seed, seed % 3 if is_troubled else 0, 15),
         pace=Pace(step_s=0.02, jitter=0.3, hiccup_share=0.05, slow={0: choose.choice((1.0, 3.0))}),
         max_time_s=600,
     )
+    if is_troubled and seed % 3:
+        trouble(simulation, seed)
     if choose.random() < 0.3:
         simulation.after(choose.uniform(0.05, 0.3), simulation.add_worker)
     if choose.random() < 0.3 and spec.scale.workers > 1:
@@ -134,9 +178,9 @@ def make_simulation(seed: int) -> AuditedSimulation:
     return simulation
 
 
-def run_seed(seed: int) -> AuditedSimulation:
+def run_seed(seed: int, *, is_troubled: bool = True) -> AuditedSimulation:
     """Run one schedule to its end and check the books; raise with the seed if anything is wrong."""
-    simulation = make_simulation(seed)
+    simulation = make_simulation(seed, is_troubled=is_troubled)
     try:
         result = simulation.run()
         simulation.check()

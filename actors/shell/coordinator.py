@@ -29,7 +29,9 @@ from raysync.spec import JobSpec
 
 _COALESCE_S = 0.25
 """Events are handed over this often: asking costs both sides more than answering."""
-
+_ASKING_S = 8.0
+"""So long whoever turns a knob waits for a coordinator that asks what was turned before."""
+_LOOK_S = 0.05
 
 logger = logging.getLogger(__name__)
 
@@ -201,6 +203,11 @@ class CoordinatorActor(CoreActor):
     def turn(self, changes: dict[str, Any], expected_version: int | None, dry_run: bool = False, by: str = "") -> Knobs:
         """Turn knobs at the next decision; return them as they will be, raise if they cannot be."""
         host, board = self._hosting(), self._seat.core.board
+        asking_until_s = time.monotonic() + _ASKING_S
+        while self._seat.core.is_asking:
+            if time.monotonic() > asking_until_s:
+                raise NotRunning(self.assignment.job, "RECOVERING", "its coordinator still asks what was decided")
+            time.sleep(_LOOK_S)
 
         def turned() -> Knobs:
             if dry_run:

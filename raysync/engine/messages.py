@@ -204,12 +204,17 @@ class Account(Message, frozen=True):
     """The last one it gave its part of."""
     covered_by: Address | None = None
     """Of a shard: the backup that knows all it has said."""
+    begun: int = -1
+    """Of a shard: the last synchronisation that anybody has pushed to."""
     decisions: tuple[Decision, ...] = ()
     """In order: the last, and those before it that may be in nobody's books."""
 
 
 class Goodbye(Message, frozen=True):
     """Your farewell was heard."""
+
+    life: int = 0
+    """Whoever has been asked by a later coordinator takes leave of that one."""
 
 
 class SaveModel(Message, frozen=True):
@@ -663,6 +668,6 @@ def life_of(message: Message) -> int | None:
     match message:
         case Welcome() | NewView():
             return message.view.life
-        case Decision() | Recount():
+        case Decision() | Recount() | Goodbye():
             return message.life
     return None

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from raysync.value import Value
 
-Action = Literal["kill", "suspect", "drop", "duplicate", "delay", "reorder"]
+Action = Literal["kill", "suspect", "freeze", "drop", "duplicate", "delay", "reorder"]
 
 POINTS = (
     "worker.computed",
@@ -85,14 +85,14 @@ class Fault(Value):
 
     action: Action
     where: str
-    """A point of the protocol for kill and suspect (a live worker declared dead); a message's name for the rest."""
+    """A point of the protocol for kill, freeze and suspect (a live worker declared dead), else a message's name."""
     nth: int = Field(default=1, ge=1)
     delay_s: float = Field(default=0.3, gt=0)
-    """How long a message is delayed or a process stays down."""
+    """How long a message is delayed, or a process stays down or frozen."""
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        is_of_process = self.action in ("kill", "suspect")
+        is_of_process = self.action in ("kill", "suspect", "freeze")
         known = (*POINTS, *MESH_POINTS) if is_of_process else (*MESSAGES, *MESH_MESSAGES)
         if self.where not in known:
             raise ValueError(f"{self.action} cannot happen at {self.where!r}; known: {', '.join(known)}")
@@ -136,3 +136,18 @@ def random_faults(seed: int, count: int, horizon: int, *, in_mesh: bool = False)
             Fault(action=action, where=generator.choice(places), nth=generator.randint(1, horizon), delay_s=delay_s)
         )
     return tuple(faults)
+
+
+def random_freezes(seed: int, count: int, horizon: int, *, in_mesh: bool = False) -> tuple[Fault, ...]:
+    """Return `count` processes that stand still at a point, for less or for more than it takes to notice."""
+    generator = random.Random(f"freezes/{seed}")
+    points = (*POINTS, *MESH_POINTS * in_mesh)
+    return tuple(
+        Fault(
+            action="freeze",
+            where=generator.choice(points),
+            nth=generator.randint(1, horizon),
+            delay_s=round(generator.choice((0.1, 0.5, 1.0, 4.0)) * generator.uniform(0.5, 1.5), 3),
+        )
+        for _ in range(count)
+    )

@@ -2,13 +2,15 @@
 
 Servers that die are succeeded as on Ray: a coordinator by one that asks, a shard by its backup, if the job asks for one
 (`scale.replicas`). One without comes back with all it has said (`secure` keeps it), where on Ray the job would go back
-to a checkpoint. Where the injector says so a core is ended, or a message lost, doubled, delayed or overtaken.
+to a checkpoint. Where the injector says so a core is ended or stands still, or a message is lost, doubled, delayed or
+overtaken. Cores can be cut off from all others, too: those that nobody but them can reach go on as if nothing had
+happened, beside whoever took their place.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -38,6 +40,10 @@ _MESSAGE_BYTES = 96
 RETRY_S = 0.25
 _RETRY_MAX_S = 2.0
 _DETECT_S = 0.2
+_NOTICE_S = 0.5
+"""After so long without an answer a core counts as frozen."""
+_GIVEN_UP_S = 3.0
+"""A worker that is frozen for so long is ended and replaced."""
 
 
 class Crash(Exception):
@@ -82,6 +88,16 @@ class SimHost(Host):
         self.next_worker = 0
         self._coming_back: set[Address] = set()
         """Shards that are down, and know all they have said when they are up again."""
+        self._frozen: dict[int, deque[Callable[[], None]]] = {}
+        """By core: what it does once it wakes."""
+        self._left_out: set[Address] = set()
+        """Members that do not answer, and may come back."""
+        self._apart: dict[int, Core] = {}
+        """Who is cut off from all others."""
+        self._untold: list[tuple[Core, Event]] = []
+        """What cores that are cut off would have put into the job's history."""
+        self._succeeded: dict[Address, Core] = {}
+        """Cores in whose place others are, though they live."""
         self._lives = 0
         """How many coordinators there were before the present one."""
         self._asked = initial_knobs(spec)
@@ -122,6 +138,108 @@ class SimHost(Host):
             self._coming_back |= {address} if address.role is Role.SHARD else set()
             self.after(down_s, lambda: self._restart(address))
 
+    def lose(self, addresses: Iterable[Address], down_s: float = 0.3) -> None:
+        """End all cores of a node at once; but no shard whose backup has just been lost: that would be two nodes."""
+        for address in addresses:
+            core = self.cores.get(address)
+            if not isinstance(core, Shard) or not self.spec.scale.replicas or self._is_followed(address):
+                self.kill(address, down_s)
+
+    def freeze(self, address: Address, for_s: float) -> None:
+        """Let a core's process stand still: it hears and says nothing until it wakes, if it has not been ended then."""
+        core = self.cores.get(address)
+        together = [core]
+        if isinstance(core, Shard):  # a process has shards of all stages
+            together = [self.cores.get(address.at(stage)) for stage in range(self.spec.scale.stages)]
+        for one in together:
+            if one is not None and not one.done and id(one) not in self._frozen:
+                self._frozen[id(one)] = deque()
+                self.after(for_s, partial(self._wake_up, one))
+        if core is not None and for_s > _NOTICE_S:
+            self.after(_NOTICE_S, lambda: self._notice(core, lambda: id(core) in self._frozen))
+        if core is not None and for_s > _GIVEN_UP_S and ROLES[address.role].death is Death.REPLACE:
+            self.after(_GIVEN_UP_S, lambda: self._give_up(core))
+
+    def cut_off(self, addresses: Iterable[Address], for_s: float) -> None:
+        """Let cores reach only each other for so long; whoever looks after the job is on the other side."""
+        if self._apart:
+            return
+        self._apart = {id(self.cores[address]): self.cores[address] for address in addresses if address in self.cores}
+        for core in [*self._apart.values()]:
+            if for_s > _NOTICE_S:
+                self.after(_NOTICE_S, partial(self._notice, core, lambda: bool(self._apart)))
+        self.after(for_s, self._join_up)
+
+    def _join_up(self) -> None:
+        self._left_out -= {core.address for core in self._apart.values()}
+        self._succeeded = {who: core for who, core in self._succeeded.items() if id(core) not in self._apart}
+        self._apart = {}  # whoever was succeeded meanwhile can be ended now
+        untold, self._untold = self._untold, []
+        for core, event in untold:
+            self.note(core, event)
+        self._flush_host_messages()
+
+    def _notice(self, core: Core, is_silent: Callable[[], bool]) -> None:
+        """A core has not answered for long: leave it out if it may come back, else let another take its place."""
+        address = core.address
+        if self.cores.get(address) is not core or not is_silent() or core.done:
+            return
+        if ROLES[address.role].death is Death.REPLACE:
+            self._left_out.add(address)
+            self.tell(m.Died(who=address))
+            return
+        if isinstance(core, Shard):
+            process = self._shards_with(address)
+            if not self._is_followed(address):
+                return  # nobody knows what it knows: it is waited for
+            self._succeeded |= process
+        else:
+            self._succeeded[address] = core
+        self.kill(address, 0.1)
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether there is a view; before, a job that loses a shard starts again."""
+        return any(isinstance(core, Shard) and core.serves for core in self.cores.values())
+
+    def _is_followed(self, address: Address) -> bool:
+        """Return whether the job would go on without a shard and those it shares a process with."""
+        if not self.spec.scale.replicas or not self._has_begun:
+            return False
+        return SimHost._is_dispensable(self, address.at(0), self._shards_with(address))
+
+    def _shards_with(self, address: Address) -> dict[Address, Shard]:
+        """Return the shards of a process."""
+        found = {who: self.cores.get(who) for who in (address.at(stage) for stage in range(self.spec.scale.stages))}
+        return {who: core for who, core in found.items() if isinstance(core, Shard)}
+
+    def _give_up(self, core: Core) -> None:
+        if id(core) in self._frozen and self.cores.get(core.address) is core:
+            self.kill(core.address, 0.1)
+
+    def _wake_up(self, core: Core) -> None:
+        """A core goes on where it stood still; one that was succeeded says what it was about to say, and is ended."""
+        waiting = self._frozen.pop(id(core))
+        self._left_out.discard(core.address)
+        while waiting and self._lives_on(core):
+            if id(core) in self._frozen:
+                self._frozen[id(core)].extend(waiting)
+                return
+            waiting.popleft()()
+        self._flush_host_messages()
+        if self._succeeded.get(core.address) is core and id(core) not in self._apart:
+            del self._succeeded[core.address]
+
+    def _crashed(self, core: Core, crash: Crash) -> None:
+        if self.cores.get(core.address) is core:
+            self.kill(core.address, crash.fault.delay_s)
+        elif self._succeeded.get(core.address) is core:
+            del self._succeeded[core.address]
+
+    def _lives_on(self, core: Core) -> bool:
+        """Return whether a core is there, or is not yet known to have been succeeded."""
+        return self.cores.get(core.address) is core or self._succeeded.get(core.address) is core
+
     def _lose_shards(self, lost: dict[Address, Shard], down_s: float) -> None:
         """A process with shards of all stages has ended. If others know all they have said, those take their place and
         new ones stand by; else it comes back with what is durable.
@@ -145,11 +263,13 @@ class SimHost(Host):
         """Return whether the job goes on without shards: they stand by, or those who live know that all they said is
         known.
         """
+        if not self._has_begun and not any(core.serves for core in lost.values()):
+            return False
         if not any(core.serves for core in lost.values()):
             return all(core.covers is None or core.covers in self.cores for core in lost.values())
         coordinator = self.cores.get(COORDINATOR)
         if isinstance(coordinator, Coordinator) and first in coordinator.membership.covered:
-            return True
+            return coordinator.view.backup_of(first) in self.cores
         covered = {core.covers for core in self.cores.values() if isinstance(core, Shard)}
         return lost.keys() <= covered
 
@@ -190,6 +310,9 @@ class SimHost(Host):
         if fault.action == "suspect":
             self.tell(m.Died(who=address), fault.delay_s)
             return
+        if fault.action == "freeze":
+            self.freeze(address, fault.delay_s)
+            return
         raise Crash(fault)
 
     def _restart(self, address: Address) -> None:
@@ -207,6 +330,7 @@ class SimHost(Host):
         self._lives += 1
         self.ledger.begin_life()
         members = {who: other for who, other in self.cores.items() if ROLES[who.role].death is Death.REPLACE}
+        members = {who: other for who, other in members.items() if who not in self._left_out}
         shards = {who for who in self.cores if who.role is Role.SHARD} | self._coming_back
         succession = m.Succession(
             life=self._lives,
@@ -237,31 +361,42 @@ class SimHost(Host):
 
     def act(self, core: Core, action: Callable[[], Effects]) -> None:
         """Let a core act, make what it now knows durable, then carry out what it asked for; or end it where the
-        injector struck.
+        injector struck. One that stands still acts once it wakes.
         """
+        if id(core) in self._frozen:
+            self._frozen[id(core)].append(lambda: self.act(core, action))
+            return
         try:
             effects = action()
             self.secure(core, effects)
         except Crash as crash:
-            self.kill(core.address, crash.fault.delay_s)
+            self._crashed(core, crash)
             return
         self._idle_since_s[core.address] = self.now_s
         self.carry_out(core, effects)
-        if self.cores.get(core.address) is core:
+        self._after_acting(core)
+
+    def _after_acting(self, core: Core) -> None:
+        if id(core) in self._frozen:
+            self._frozen[id(core)].append(lambda: self._after_acting(core))
+        elif self._lives_on(core):
             self.carry_out(core, core.settle())
             self._schedule_work(core)
 
     def carry_out(self, core: Core, effects: Effects) -> None:
         """Do what a core asked for; it may be ended when the first of several messages is out."""
         for index, effect in enumerate(effects):
+            if id(core) in self._frozen:
+                self._frozen[id(core)].append(partial(self.carry_out, core, effects[index:]))
+                return
             super().carry_out(core, [effect])
-            if self.cores.get(core.address) is not core:
+            if not self._lives_on(core):
                 return  # it ended meanwhile
             if index == 0 and len(effects) > 1 and isinstance(effect, Send):
                 try:
                     self._probe_server(core, "sending")
                 except Crash as crash:
-                    self.kill(core.address, crash.fault.delay_s)
+                    self._crashed(core, crash)
                     return
 
     def clock_s(self, core: Core) -> float:
@@ -270,7 +405,8 @@ class SimHost(Host):
 
     def secure(self, core: Core, effects: Effects) -> None:
         """Keep a server's state; workers promise nothing."""
-        if self._faulty and ROLES[core.address.role].death is Death.RECOVER:
+        is_there = self.cores.get(core.address) is core
+        if self._faulty and is_there and ROLES[core.address.role].death is Death.RECOVER:
             self._durable[core.address] = core.state_dict()
         if self._faulty and effects:
             self._probe_server(core, "saved")
@@ -289,7 +425,7 @@ class SimHost(Host):
         own = core.spec.transport
         arrival_s = self._wires.arrival_s(str(core.address), str(send.to), size_bytes, self.now_s, own)
         fault = self._injector.due(type(message).__name__)
-        deliver = lambda: self._deliver(send)  # noqa: E731
+        deliver = lambda: self._deliver(send, core)  # noqa: E731
         if fault is None or fault.action == "duplicate":
             self._clock.at(arrival_s, deliver)
         if fault is not None and fault.action in ("duplicate", "delay"):
@@ -312,7 +448,9 @@ class SimHost(Host):
             self.kill(core.address, crash.fault.delay_s)
 
     def _written(self, core: Core, part: KeepPart) -> None:
-        if self.cores.get(core.address) is core:
+        if id(core) in self._frozen:
+            self._frozen[id(core)].append(lambda: self._written(core, part))
+        elif self.cores.get(core.address) is core:
             self.give(core, m.PartKept(checkpoint=part.checkpoint, problem=self.write_part(core, part)))
 
     def write_part(self, core: Core, part: KeepPart) -> str | None:
@@ -329,14 +467,22 @@ class SimHost(Host):
 
     def note(self, core: Core, event: Event) -> None:
         """Take in an event, once."""
+        if id(core) in self._apart:
+            self._untold.append((core, event))
+            return
+        if self.cores.get(core.address) is not core:
+            return  # nobody listens to one that was succeeded
         if self.ledger.told(event, self.now_s) and self._on_event is not None:
             self._on_event(event, self.now_s)
 
     # The event loop
 
-    def _deliver(self, send: Send) -> None:
-        core = self.cores.get(send.to)
-        if core is None:
+    def _deliver(self, send: Send, sender: Core) -> None:
+        """Hand over what arrives; nothing crosses between those that are cut off and the others."""
+        is_apart, core = id(sender) in self._apart, self.cores.get(send.to)
+        if is_apart:
+            core = self._succeeded.get(send.to, core)
+        if core is None or (id(core) in self._apart) != is_apart:
             return
         self.give(core, send.message)
         for late in self._overtaken.pop(send.to, []):
@@ -353,7 +499,9 @@ class SimHost(Host):
         step = core.step
 
         def compute() -> None:
-            if (
+            if id(core) in self._frozen:
+                self._frozen[id(core)].append(compute)
+            elif (
                 self.cores.get(core.address) is core
                 and core.phase is Phase.READY
                 and core.step == step
@@ -372,6 +520,9 @@ class SimHost(Host):
         start_s = self.now_s
 
         def compute() -> None:
+            if id(core) in self._frozen:
+                self._frozen[id(core)].append(compute)
+                return
             if self._busy.get(core.address) is core:
                 del self._busy[core.address]
             if self.cores.get(core.address) is not core:
@@ -385,12 +536,17 @@ class SimHost(Host):
         self.after(self._pace.pass_s(self.spec.seed, core.address, *todo), compute)
 
     def _work_if_there(self, core: Core) -> None:
-        if self.cores.get(core.address) is core:
+        if id(core) in self._frozen:
+            self._frozen[id(core)].append(lambda: self._work_if_there(core))
+        elif self.cores.get(core.address) is core and core.is_ready():
             self.act(core, core.work)
 
     def _tick(self, core: Core, interval_s: float) -> None:
         """Repeat what a core waits for, ever more rarely while nothing comes; only where messages can be lost."""
-        if self.cores.get(core.address) is not core or core.done or not self._faulty:
+        if not self._lives_on(core) or core.done or not self._faulty:
+            return
+        if id(core) in self._frozen:
+            self.after(RETRY_S, lambda: self._tick(core, RETRY_S))
             return
         idle = self.now_s - self._idle_since_s.get(core.address, 0.0) >= interval_s * 0.99
         if idle and not core.is_ready(self.now_s):
@@ -401,20 +557,24 @@ class SimHost(Host):
     def _tick_coordinator(self) -> None:
         if not self._faulty and self.spec.budget.time_s is None:
             return
-        core = self.cores.get(COORDINATOR)
-        if core is not None:
-            self.act(core, lambda: core.retry(self.now_s))
+        for core in [cores[COORDINATOR] for cores in (self.cores, self._succeeded) if COORDINATOR in cores]:
+            self.act(core, partial(core.retry, self.now_s))
+        self._flush_host_messages()
         self.after(RETRY_S, self._tick_coordinator)
 
     def _flush_host_messages(self) -> None:
-        while self._host_messages:
-            core, message = self.cores.get(COORDINATOR), self._host_messages[0]
-            if core is None:
+        """Tell the coordinator what it can be told now; knobs turn once it knows how they stood."""
+        while True:
+            core = self.cores.get(COORDINATOR)
+            if not isinstance(core, Coordinator) or {id(core)} & {*self._frozen, *self._apart}:
                 return
+            waits = [message for message in self._host_messages if not (core.is_asking and isinstance(message, m.Turn))]
+            if not waits:
+                return
+            message = waits[0]
             self.give(core, message)
             if self.cores.get(COORDINATOR) is not core:
                 continue
-            self._host_messages.popleft()
-            assert isinstance(core, Coordinator)
+            self._host_messages.remove(message)
             self._asked = core.board.ahead() if isinstance(message, m.Turn) else self._asked
             self._stop = message if isinstance(message, m.Stop) else self._stop

@@ -129,7 +129,8 @@ class Coordinator:
                 effects = self.pacing.held(message)
             case m.AskView():
                 is_old = message.view != self.view.number
-                return [Send(message.sender.at(0), m.NewView(view=self.view))] if is_old else []
+                view = self.membership.present_view
+                return [Send(message.sender.at(0), m.NewView(view=view))] if is_old else []
             case m.Leave():
                 self.membership.ask_out(message.sender)
             case m.Farewell():
@@ -423,7 +424,7 @@ class Coordinator:
             is_next = self.view.members[:1] in ((), (farewell.sender,))
             return [Send(farewell.sender, m.SaveModel())] if is_next else []
         free = {farewell.sender} | ({*self.membership.parted} if has_just_saved else set())
-        return [Send(worker, m.Goodbye()) for worker in sorted(free)]
+        return [Send(worker, m.Goodbye(life=self.membership.life)) for worker in sorted(free)]
 
     def _admit(self, worker: Address, start_step: int) -> None:
         self.books.metrics.came_back(worker)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _TICKETS = 1 << 16
-"""So many tickets of a worker's a coordinator may count; its successor's begin above them."""
+"""So many views and tickets of a worker's a coordinator may count; its successor's begin above them."""
 
 
 class Membership:
@@ -80,6 +80,20 @@ class Membership:
         self._tickets = {who: told.ticket for who, told in past.members.items()}
         left = [who for who in past.view.leavers if who not in past.members]
         self._parted = [*left, *(who for who in succession.parted if who in self.view.everyone and who not in left)]
+
+    @property
+    def _next_number(self) -> int:
+        """What the next view is called: a coordinator that takes over may not have heard of the last one made."""
+        return max(self.view.number, self._first_ticket) + 1
+
+    @property
+    def present_view(self) -> View:
+        """The view for whoever asks. One that takes over before it has heard of any has nobody in: a worker that knows
+        more than all others joins again.
+        """
+        if self.view.number > 0 or self.life == 0:
+            return self.view
+        return View(number=self._first_ticket, servers=self._servers, life=self.life)
 
     @property
     def _first_ticket(self) -> int:
@@ -178,7 +192,7 @@ class Membership:
         last_rounds = {worker: old.last_rounds.get(worker, first_round - 1) for worker in leavers}
         servers = self._servers
         self.view = View(
-            number=old.number + 1,
+            number=self._next_number,
             members=members,
             leavers=leavers,
             start_step=start_step,
@@ -203,7 +217,7 @@ class Membership:
         """Make the next view, with the same members and other knobs."""
         self.view = msgspec.structs.replace(
             self.view,
-            number=self.view.number + 1,
+            number=self._next_number,
             knobs=knobs,
             servers=self._servers,
             backups=self._backups,

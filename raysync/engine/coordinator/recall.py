@@ -111,6 +111,8 @@ class Recall:
         members = {who: account for who, account in members.items() if who not in untold}
         if closed > round:
             members = {}  # whoever knew of the last round is gone: all others fetch what it came to
+        if not members:  # nobody is left to end a round that was begun: it ends with what was pushed to it
+            closed = max([closed, *(account.begun for account in told.values())])
         return Past(
             view=view,
             members=members,

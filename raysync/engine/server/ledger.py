@@ -27,6 +27,11 @@ class Ledger:
         self._handed: list[Address] = []
         self._fetches: dict[Address, m.Fetch] = {}
 
+    @property
+    def begun(self) -> int:
+        """The last round that anybody has pushed to."""
+        return self.round
+
     # Messages of workers; the block may only be missing where `on_fetch` is asked
 
     def on_fetch(self, fetch: m.Fetch, block: ServerBlock | None, view: View) -> Effects:

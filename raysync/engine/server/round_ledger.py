@@ -36,6 +36,10 @@ class RoundLedger(Ledger):
         self._missing: set[Address] | None = None
         """Whose push it still waits for; None until that is worked out."""
 
+    @property
+    def begun(self) -> int:
+        return self.round + bool(self.pushes)
+
     def on_fetch(self, fetch: m.Fetch, block: ServerBlock | None, view: View) -> Effects:
         caught_up = self._catch_up(fetch, block, view) if block is not None else []
         return caught_up + super().on_fetch(fetch, block, view)

@@ -188,7 +188,13 @@ class Shard:
         if self._following.leader is not None:
             covered_by = self.address
         return m.Account(
-            sender=self.address, life=life, view=self.view, round=round, checkpoint=given, covered_by=covered_by
+            sender=self.address,
+            life=life,
+            view=self.view,
+            round=round,
+            checkpoint=given,
+            covered_by=covered_by,
+            begun=max((ledger.begun for ledger in self.ledgers.values()), default=-1),
         )
 
     def _on_view(self, view: View) -> Effects:
