@@ -105,6 +105,8 @@ class Scale(Value):
     stages: int = Field(default=1, ge=1, le=256)
     replicas: int | None = Field(default=None, ge=0, le=1)
     """Backups of each shard: with 1, one that dies loses nothing. Default: 1 with several shards or nodes, else 0."""
+    spares: int = Field(default=0, ge=0, le=64)
+    """Workers that are up, with the model built, and no members: one takes the place of a worker that dies, at once."""
     cpus_per_worker: float = Field(default=1, gt=0)
     gpus_per_worker: float = Field(default=0, ge=0)
     placement: Literal["spread", "pack"] = "spread"
@@ -278,6 +280,8 @@ class JobSpec(Value):
             )
         if self.scale.stages > 1 and self.strategy.needs.pacing == "bounded":
             raise ValueError(f"strategy {self.strategy.kind!r} has no pipelines; choose async_sparse")
+        if self.scale.stages > 1 and self.scale.spares:
+            raise ValueError("scale.spares stand by for whole workers; leave it out for jobs with stages")
         if self.scale.stages > 1 and self.scale.shards_in == "workers":
             raise ValueError("scale.shards_in='workers' is for jobs without stages; leave it out")
         return self

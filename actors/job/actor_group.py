@@ -24,7 +24,7 @@ from actors.job.cluster import Resources, grows, resources
 from actors.job.link_choice import check_newcomers, choose_link
 from actors.job.packages import Environments
 from actors.shell.core_actor import Assignment
-from raysync.address import Address, Role
+from raysync.address import Address, Role, worker
 from raysync.control.placing import (
     Shortage,
     Wanted,
@@ -196,6 +196,19 @@ class ActorGroup:
             self._make((newcomer,), *place)
         return None
 
+    def add_spare(self) -> str | None:
+        """Start one more worker that stands by; return why not, if not."""
+        newcomer = worker(self.next_worker)
+        self._base, base = msgspec.structs.replace(self._base, is_spare=True), self._base
+        try:
+            problem = self.add(newcomer)
+        finally:
+            self._base = base
+        if problem is None:
+            self.members[newcomer].is_spare = True
+            self.next_worker += 1
+        return problem
+
     def _make(self, addresses: tuple[Address, ...], node: str, group: PlacementGroup | None = None) -> None:
         """Start an actor for these cores: in a room reserved for it, or beside the workers without CPUs of its own."""
         name, scale = addresses[0], self._spec.scale
@@ -243,7 +256,8 @@ class ActorGroup:
         """Once every actor of a launch has said hello, choose the link and tell them of each other; later, tell the
         others of newcomers. Return who is new.
         """
-        present = [member for member in self.members.values() if member.seen.life in (Life.STARTING, Life.ALIVE)]
+        up = [member for member in self.members.values() if member.seen.life in (Life.STARTING, Life.ALIVE)]
+        present = [member for member in up if not member.is_spare]
         if self.link is None and any(member.hello is None for member in present):
             return []
         present = [member for member in present if member.hello is not None]  # the others come when they say hello
@@ -323,6 +337,8 @@ class ActorGroup:
             self.life, self.link = max(self.life, int(life)), member.hello.link or self.link
             if member.introduced:
                 member.seen = ActorSeen(Life.ALIVE)
+            elif name.role is Role.WORKER and self._spec.scale.spares:
+                member.stand_by()
         for label, entry in groups.items():
             if label.startswith(f"{self._job}:") and label not in kept and entry["state"] != "REMOVED":
                 remove_placement_group(get_placement_group(label))

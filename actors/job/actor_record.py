@@ -33,6 +33,8 @@ class ActorRecord:
         self.pulse = Pulse()
         self.frozen_s: float | None = None
         """When it was found not to answer."""
+        self.is_spare = False
+        """It stands by, and is introduced when it is called in."""
 
     @classmethod
     def lost(cls, address: Address) -> ActorRecord:
@@ -40,7 +42,7 @@ class ActorRecord:
         member = cls.__new__(cls)
         member.addresses, member.actor, member.node, member.group = (address,), None, None, None
         member.hello, member.introduced, member.calls = None, False, {}
-        member.pulse, member.frozen_s = Pulse(), None
+        member.pulse, member.frozen_s, member.is_spare = Pulse(), None, False
         member.seen = ActorSeen(Life.DEAD, "it was gone when the controller came back")
         return member
 
@@ -53,6 +55,15 @@ class ActorRecord:
     def contact(self) -> Contact:
         """How it is reached."""
         return Contact(self.actor, self.hello.endpoint if self.hello is not None else None)
+
+    def stand_by(self) -> None:
+        """Count as a worker that is up and waits to be called in."""
+        self.is_spare, self.seen = True, ActorSeen(Life.SPARE)
+
+    def call_in(self) -> None:
+        """Count as a worker that starts."""
+        self.is_spare = False
+        self.seen = ActorSeen(Life.STARTING) if self.seen.life is Life.SPARE else self.seen
 
     def answered(self, call: Any) -> None:
         """Take in an answer, or the way it failed."""
@@ -68,6 +79,7 @@ class ActorRecord:
         else:
             if kind == "hello":
                 self.hello = answer
+                self.stand_by() if self.is_spare else None
             else:
                 self.seen = _ended(answer)
 

@@ -255,6 +255,8 @@ class ControlLoop:
             members=memory.members,
             leaving=memory.leaving,
             wanted_workers=wanted_workers(memory, lambda: self._executor.num_first),
+            spares=frozenset(member.name for member in members if member.is_spare),
+            num_spares=self._executor.num_spares,
             num_shards=self._spec.scale.shards,
             serving=memory.servers,
             backups=memory.backups,

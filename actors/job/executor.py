@@ -24,7 +24,7 @@ from raysync.events import Notice, WorkerDied
 from raysync.spec import JobSpec
 
 _MAX_RENEWED = 5
-"""So often an evaluator is started again in the life of a controller."""
+"""So often an evaluator is started again in the life of a controller, and a spare that is lost before it is needed."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Executor:
         """Why the workers that are missing cannot be started now."""
         self._short_since_s: float | None = None
         """Since when there has been no room for a launch."""
-        self._num_launched = self._num_renewed = 0
+        self._num_launched = self._num_renewed = self._lost_spares = 0
         self._unplaced: tuple[Address, ...] = ()
         """The stage that a pipeline lacks and that could not be started; empty if a whole replica could not."""
 
@@ -65,6 +65,12 @@ class Executor:
             case Action(Act.ADD, Address() as who):
                 self._unplaced = (who,)
                 self.shortage = self._group.add(who)
+            case Action(Act.SPARE):
+                self._unplaced = ()
+                self.shortage = self._group.add_spare()
+            case Action(Act.CALL_IN, Address() as who):
+                self._group.members[who].call_in()
+                self._lost_spares = 0
             case Action(Act.RETIRE, Address() as who):
                 self._steering.ask("tell", m.Leave(sender=who))
                 self._memory.leaving |= {who}
@@ -131,6 +137,11 @@ class Executor:
             return first
         return starting(self._spec, workers, self._group.num_fitting([replica_of(self._spec, one) for one in first]))
 
+    @property
+    def num_spares(self) -> int:
+        """How many workers should stand by: none any more once so many have been lost one after the other."""
+        return self._spec.scale.spares if self._lost_spares <= _MAX_RENEWED else 0
+
     def _remove_dead(self, who: Address) -> None:
         if self._group.members[COORDINATOR].introduced:
             self._steering.ask("tell", m.Died(who=who))
@@ -140,6 +151,7 @@ class Executor:
 
     def _dismiss(self, who: Address) -> None:
         """Clear an actor away; a replica has left once all of it has."""
+        self._lost_spares += self._group.members[who].is_spare
         self._group.dismiss(who)
         if not any(other.role is who.role and other.index == who.index for other in self._group.members):
             self._memory.leaving -= {who.at(0)}

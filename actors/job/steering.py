@@ -72,7 +72,8 @@ class Steering:
         if coordinator is None or not coordinator.introduced or coordinator is self._begun:
             return
         replicas = [found for found in self._group.members.values() if found.name.role in (Role.WORKER, Role.STAGE)]
-        num_workers = len({found.name.index for found in replicas if found.seen.life is not Life.DEAD})
+        there = [found for found in replicas if found.seen.life is not Life.DEAD and not found.is_spare]
+        num_workers = len({found.name.index for found in there})
         with self._turning:
             begin = m.Begin(
                 knobs=self._memory.asked,

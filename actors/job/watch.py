@@ -20,6 +20,7 @@ from raysync.control.roles import ROLES, Death
 
 _EVERY_S = 0.3
 _SOON_S = 0.1
+_HERE = (Life.ALIVE, Life.FROZEN)
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Watch:
         self._looked_s = now_s
         self._take_in(now_s)
         for member in list(self._group.members.values()):
-            if member.introduced and member.seen.life in (Life.ALIVE, Life.FROZEN):
+            if (member.introduced and member.seen.life in _HERE) or member.seen.life is Life.SPARE:
                 self._tend(member, now_s)
 
     def _tend(self, member: ActorRecord, now_s: float) -> None:
@@ -82,7 +83,7 @@ class Watch:
     def _freeze(self, member: ActorRecord, silent_s: float) -> None:
         """A worker may come back, and is left out meanwhile; another takes the place of anything else."""
         detail = f"it has not answered for {silent_s:.1f} s"
-        is_worker = all(ROLES[who.role].death is Death.REPLACE for who in member.addresses)
+        is_worker = all(ROLES[who.role].death is Death.REPLACE for who in member.addresses) and not member.is_spare
         if not is_worker or (member.frozen_s is not None and time.monotonic() - member.frozen_s > GIVEN_UP_S):
             logger.warning("%s is frozen and is ended: %s", member.name, detail)
             ray.kill(member.actor, no_restart=True)

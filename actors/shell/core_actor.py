@@ -56,6 +56,8 @@ class Assignment(msgspec.Struct, frozen=True):
     gpus: float = 0.0
     elapsed_s: float = 0.0
     """How long the job had run before the checkpoint."""
+    is_spare: bool = False
+    """It stands by for as long as its controller is there."""
     is_followed: bool = False
     """A controller follows it: the coordinator begins when it is told to, and holds its events until they are
     fetched."""
@@ -85,7 +87,7 @@ class CoreActor:
     """Base of the worker, shard and coordinator actors; they only say which seats they fill."""
 
     def __init__(self, assignment: Assignment, controller: Any) -> None:
-        self.assignment, self.name = assignment, assignment.addresses[0]
+        self.assignment, self.name, self._controller = assignment, assignment.addresses[0], controller
         self.spec = JobSpec.model_validate_json(assignment.spec)
         self.folder = Folder(assignment.folder)
         self._lines = LogShipper(
@@ -213,7 +215,10 @@ class CoreActor:
     def _run(self) -> None:
         seats = self.seats()
         self._facts["built_rss_bytes"] = _peak_rss_bytes()
-        if not self._introduced.wait(_INTRODUCTION_S):
+        while not self._introduced.wait(_INTRODUCTION_S):
+            if self.assignment.is_spare:
+                ray.get(self._controller.wait.remote(0.0), timeout=_INTRODUCTION_S)  # raises if it is gone for good
+                continue
             raise TimeoutError(f"{self.name} was not introduced to its peers within {_INTRODUCTION_S:.0f} s")
         self._host = CoreLoop(self._link, seats)
         self._hosted.set()

@@ -30,6 +30,8 @@ class Life(StrEnum):
     ALIVE = "alive"
     FROZEN = "frozen"
     """it is there, and does not answer"""
+    SPARE = "spare"
+    """it is up, and takes the place of a worker when it is called in"""
     GONE = "gone"
     """it has ended in good order"""
     DEAD = "dead"
@@ -64,6 +66,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     leaving: frozenset[Address] = frozenset()
     """Workers that have been asked to leave."""
     wanted_workers: int
+    spares: frozenset[Address] = frozenset()
+    """Workers that were started to stand by and have not been called in."""
+    num_spares: int = 0
+    """How many should stand by."""
     num_shards: int = 1
     serving: tuple[Address, ...] = ()
     """The shard of each slot, at the first stage, as far as that is known."""
@@ -107,6 +113,10 @@ class Act(StrEnum):
     """start all actors"""
     ADD = "add"
     """start one more worker or pipeline, or the stage that one lacks"""
+    SPARE = "spare"
+    """start a worker that stands by"""
+    CALL_IN = "call_in"
+    """let a worker that stands by join"""
     RETIRE = "retire"
     """ask a worker to leave"""
     LEAVE_OUT = "leave_out"
@@ -260,8 +270,17 @@ def _actors(seen: Seen) -> str:
     return f"{workers}{f' with {shards} in them' if seen.shards_in_workers else f', {shards}'} and the coordinator"
 
 
+def _spares(seen: Seen) -> tuple[list[Address], list[Address]]:
+    """Return who stands by, those that are up first, and those that stood by and are gone."""
+    standing = {who: seen.actors[who].life for who in seen.spares if who in seen.actors}
+    ready = [who for who, life in standing.items() if life is Life.SPARE]
+    starting = [who for who, life in standing.items() if life is Life.STARTING]
+    return sorted(ready) + sorted(starting), sorted(standing.keys() - {*ready, *starting})
+
+
 def _tend(seen: Seen) -> Plan:
-    workers = seen.whose_death(Death.REPLACE)
+    workers = {who: found for who, found in seen.whose_death(Death.REPLACE).items() if who not in seen.spares}
+    spares, lost_spares = _spares(seen)
     dead = [worker for worker, found in workers.items() if found.life is Life.DEAD]
     gone = [worker for worker, found in workers.items() if found.life is Life.GONE]
     if {who.at(0) for who in gone} & seen.members - seen.leaving:
@@ -281,16 +300,23 @@ def _tend(seen: Seen) -> Plan:
     lost = [name for name, found in seen.whose_death(Death.RENEW).items() if found.life is Life.DEAD]
     actions += [Action(Act.RENEW, name) for name in lost]
     actions += [Action(Act.LEAVE_OUT, who) for who in frozen if who.at(0) in seen.members]
-    actions = _tend_shards(seen) + actions
+    actions = _tend_shards(seen) + actions + [Action(Act.DISMISS, who) for who in lost_spares]
     if seen.stop is not None:
         return Plan(JobState.STOPPING, seen.stop.reason, tuple(actions))
     missing = seen.wanted_workers - len(staying)
+    away = len({who.at(0) for who in frozen} & {*staying})  # a spare does their work, too, until they wake
+    called = spares[: max(0, missing + away)] if seen.has_begun else []
+    actions += [Action(Act.CALL_IN, who) for who in called]
+    missing -= len(called)
     if seen.shortage is None:
         stages = range(seen.num_stages)
         lacking = [who.at(stage) for who in staying for stage in stages if who.at(stage) not in up]
         actions += [Action(Act.ADD, who) for who in lacking] + [Action(Act.ADD)] * missing
-    if missing < 0 and seen.has_begun:
-        actions += [Action(Act.RETIRE, worker) for worker in staying[missing:] if worker in seen.members]
+        is_calm = seen.has_begun and not missing + away and not called and {*staying} <= seen.members | {*frozen}
+        actions += [Action(Act.SPARE)] * (seen.num_spares - len(spares)) if is_calm else []
+    surplus = len(staying) - away - seen.wanted_workers
+    if surplus > 0 and seen.has_begun and len(seen.members & {*staying}) > seen.wanted_workers:
+        actions += [Action(Act.RETIRE, worker) for worker in staying[-surplus:] if worker in seen.members]
     return Plan(*_state(seen, dead, live, missing), tuple(actions))
 
 
@@ -320,7 +346,9 @@ def _state(seen: Seen, dead: list[Address], live: list[Address], missing: int) -
         if seen.state is JobState.RECOVERING:
             return JobState.RECOVERING, "the replacement is on its way"
         return JobState.RESIZING, f"{len(seen.members)} {_kind(seen)} train, {seen.wanted_workers} are wanted"
-    return JobState.RUNNING, f"{len(live)} {_kind(seen)} train"
+    standing = sum(seen.actors[who].life is Life.SPARE for who in seen.spares if who in seen.actors)
+    stands_by = f", {standing} stand{'s' * (standing == 1)} by" if standing else ""
+    return JobState.RUNNING, f"{len(live)} {_kind(seen)} train{stands_by}"
 
 
 def _kind(seen: Seen) -> str:

@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 from raysync.knobs import KNOB_FIELDS
 from raysync.spec import JobSpec, parse_spec
 
-_NUMBERS = ("workers", "min_workers", "max_workers", "cpus_per_worker", "gpus_per_worker", "shards", "replicas")
+_NUMBERS = (
+    *("workers", "min_workers", "max_workers", "cpus_per_worker", "gpus_per_worker"),
+    *("shards", "replicas", "spares"),
+)
 _WHERE = (*_NUMBERS, "placement", "shards_in")
 _FREE = ("name", "budget", "checkpoint", "eval", "transport", "on_divergence", *(f"scale.{name}" for name in _WHERE))
 """What may differ from the job a checkpoint was taken of."""

@@ -112,6 +112,42 @@ def test_one_lost_node_with_many_workers_does_not_end_the_job() -> None:
     assert plan.state is JobState.RESIZING
 
 
+SPARE, STARTING, FROZEN = ActorSeen(Life.SPARE), ActorSeen(Life.STARTING), ActorSeen(Life.FROZEN, "silent")
+
+
+@pytest.mark.parametrize(
+    ("workers", "changes", "expected"),
+    [
+        ({0: ALIVE, 1: ALIVE}, {}, [("spare", None)]),
+        ({0: ALIVE, 1: ALIVE, 2: STARTING}, {}, []),
+        ({0: ALIVE, 1: ALIVE, 2: SPARE}, {}, []),
+        ({0: ALIVE, 1: DEAD, 2: SPARE}, {}, [("remove_dead", 1), ("call_in", 2)]),
+        ({0: ALIVE, 1: DEAD, 2: STARTING}, {}, [("remove_dead", 1), ("call_in", 2)]),  # it is ahead of any other
+        ({0: DEAD, 1: DEAD, 2: SPARE}, {}, [("remove_dead", 0), ("remove_dead", 1), ("call_in", 2), ("add", None)]),
+        ({0: ALIVE, 1: DEAD, 2: SPARE}, {"shortage": "no CPU"}, [("remove_dead", 1), ("call_in", 2)]),
+        ({0: ALIVE, 1: FROZEN, 2: SPARE}, {}, [("leave_out", 1), ("call_in", 2)]),
+        ({0: ALIVE, 1: ALIVE, 2: DEAD}, {}, [("dismiss", 2), ("spare", None)]),  # no worker has died
+        ({0: ALIVE, 1: ALIVE, 2: SPARE}, {"wanted_workers": 3}, [("call_in", 2)]),
+        ({0: ALIVE, 1: ALIVE, 2: SPARE}, {"wanted_workers": 1}, [("retire", 1)]),
+        ({0: ALIVE, 1: ALIVE}, {"shortage": "no CPU"}, []),
+        ({0: ALIVE, 1: ALIVE, 2: SPARE}, {"stop": StopAsked("enough", False)}, []),
+    ],
+)
+def test_a_spare_takes_the_place_of_a_worker_and_another_stands_by(
+    workers: dict[int, ActorSeen], changes: dict[str, Any], expected: list[tuple[str, int | None]]
+) -> None:
+    spares = frozenset({worker(2)} & {worker(index) for index in workers})
+    assert acts(reconcile(seen(workers=workers, spares=spares, num_spares=1, **changes))) == expected
+
+
+def test_whoever_wakes_and_finds_a_spare_in_its_place_is_one_too_many() -> None:
+    called = {"workers": {0: ALIVE, 1: FROZEN, 2: ALIVE}, "num_spares": 1}
+    assert acts(reconcile(seen(**called, members={0, 2}))) == [("spare", None)], "it may sleep on"
+    woken = {"workers": {0: ALIVE, 1: ALIVE, 2: ALIVE}, "num_spares": 1}
+    assert acts(reconcile(seen(**woken, members={0, 2}))) == [], "it has not joined again"
+    assert acts(reconcile(seen(**woken, members={0, 1, 2}))) == [("retire", 2)]
+
+
 def test_growing_and_shrinking() -> None:
     assert acts(reconcile(seen(wanted_workers=4))) == [("add", None)] * 2
     assert acts(reconcile(seen(wanted_workers=1))) == [("retire", 1)]
