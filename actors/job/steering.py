@@ -98,12 +98,18 @@ class Steering:
             roster=tuple(who for who in sorted(cores) if who.role not in (Role.COORDINATOR, Role.EVALUATOR)),
             parted=tuple(sorted(who for who in ended if who.role in (Role.WORKER, Role.STAGE))),
             told_step=self._told_step,
+            told=() if self._is_bounded else tuple(m.Told(*told) for told in self._journal.decided),
         )
+
+    @property
+    def _is_bounded(self) -> bool:
+        """Whether each worker has its own clock, and decisions of its own."""
+        return self._spec.strategy.needs.pacing == "bounded"
 
     @property
     def _told_step(self) -> int:
         """The last step that was decided on for all; where each worker has its own clock, the last that was told of."""
-        if self._spec.strategy.needs.pacing == "bounded":
+        if self._is_bounded:
             return self._journal.step - 1
         return self._journal.decided_step
 

@@ -21,6 +21,7 @@ import msgspec
 from actors.storage.folder import Folder
 from actors.storage.pieces import Uploaded, read_lines, size_of
 from actors.storage.tensorboard import Board
+from raysync.engine.messages import REMEMBERED
 from raysync.events import AnyEvent, Decision, Event, Metrics
 from raysync.ports import LogPage, Records
 
@@ -58,6 +59,8 @@ class Journal:
         self.step = 0
         self.decided_step = -1
         """The step of the last decision that was told."""
+        self.decided: deque[tuple[int, bool, int, str]] = deque(maxlen=REMEMBERED)
+        """The last ones: step, whether to synchronise, round, reason."""
         self.last_s = 0.0
         """The time of the last record."""
         self._replay()
@@ -76,6 +79,7 @@ class Journal:
         if incarnation != self.incarnation:
             self.incarnation, self.last_source = incarnation, -1
             self.decided_step = self.decided_step if takes_over else -1
+            self.decided.clear() if not takes_over else None
 
     def add(self, event: Event) -> None:
         """Take in a coordinator's event, once; raise `OSError` if it cannot be written now: it is not heard then."""
@@ -184,6 +188,7 @@ class Journal:
         self.step, self.last_s = max(self.step, record.step), max(self.last_s, record.time_s)
         if record.kind == Decision.kind:
             self.decided_step = record.step
+            self.decided.append((record.step, record.data["sync"], record.data["round"], record.data["reason"]))
         if record.kind == Metrics.kind:
             self.latest |= record.data
 

@@ -205,7 +205,7 @@ class Account(Message, frozen=True):
     covered_by: Address | None = None
     """Of a shard: the backup that knows all it has said."""
     begun: int = -1
-    """Of a shard: the last synchronisation that anybody has pushed to."""
+    """Of a shard: the last synchronisation that anybody has spoken of."""
     decisions: tuple[Decision, ...] = ()
     """In order: the last, and those before it that may be in nobody's books."""
 
@@ -553,6 +553,19 @@ class Died(Message, frozen=True):
     who: Address
 
 
+REMEMBERED = 8
+"""So many decisions a member may lack that others have heard of, or the job's history."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A decision as the job's history has it."""
+
+    step: int
+    sync: bool
+    round: int
+    reason: str
+
+
 class Succession(msgspec.Struct, frozen=True):
     """What a coordinator is told that takes over from one that is gone; the rest it asks for."""
 
@@ -564,6 +577,8 @@ class Succession(msgspec.Struct, frozen=True):
     """Members that have ended in good order."""
     told_step: int = -1
     """The last step whose decision is in the job's history."""
+    told: tuple[Told, ...] = ()
+    """The last ones that are: they hold, whether or not any member has heard of them."""
 
 
 class StandBy(Message, frozen=True):

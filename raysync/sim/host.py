@@ -337,6 +337,7 @@ class SimHost(Host):
             roster=(*sorted(shards), *(who for who, other in members.items() if not other.done)),
             parted=tuple({who.at(0): None for who, other in members.items() if other.done}),
             told_step=self.ledger.told_step,
+            told=() if self.spec.strategy.needs.pacing == "bounded" else self.ledger.told,
         )
         self.give(core, m.Begin(knobs=self._asked, succession=succession))
         if self._stop is not None:
@@ -472,7 +473,7 @@ class SimHost(Host):
             return
         if self.cores.get(core.address) is not core:
             return  # nobody listens to one that was succeeded
-        if self.ledger.told(event, self.now_s) and self._on_event is not None:
+        if self.ledger.hear(event, self.now_s) and self._on_event is not None:
             self._on_event(event, self.now_s)
 
     # The event loop

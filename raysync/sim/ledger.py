@@ -57,11 +57,17 @@ class SimLedger:
         """The last step whose decision has been told."""
         return max((event.step for event in self.events if event.kind == "decision"), default=-1)
 
+    @property
+    def told(self) -> tuple[m.Told, ...]:
+        """The last decisions that have been."""
+        last = [event for event in self.events if event.kind == "decision"][-m.REMEMBERED :]
+        return tuple(m.Told(e.step, e.data["sync"], e.data["round"], e.data["reason"]) for e in last)
+
     def begin_life(self) -> None:
         """Another coordinator takes over, and numbers its events from 0."""
         self._first = self.events[-1].sequence + 1 if self.events else 0
 
-    def told(self, event: Event, now_s: float) -> bool:
+    def hear(self, event: Event, now_s: float) -> bool:
         """Take in an event; return whether it is new."""
         event = msgspec.structs.replace(event, sequence=event.sequence + self._first)
         if self.events and event.sequence <= self.events[-1].sequence:

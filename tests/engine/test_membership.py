@@ -274,3 +274,19 @@ def test_decisions_tell_what_each_worker_called_for() -> None:
     for strategy in ({"kind": "bsp"}, {"kind": "selsync", "delta": 0.3, "signal": {"kind": "divergence"}}):
         result = WatchedSimulation(job(strategy)).run()
         assert not any("scores" in event.data for event in result.events), strategy
+
+
+@pytest.mark.parametrize("name", ["bsp", "selsync", "selsync-overlap", "ssp", "local_sgd"])
+def test_with_fewer_workers_than_the_fewest_no_step_is_made_until_others_come(name: str) -> None:
+    scale = {"workers": 3, "min_workers": 3, "shards": 2}
+    spec = job(EVERY[name], scale=scale, budget={"steps": 30})
+    simulation = AuditedSimulation(spec, workload=workload(spec), durable=True, max_time_s=300)
+    simulation.after(0.3, lambda: simulation.kill(worker(1), down_s=5.0))
+    steps: list[int] = []
+    for moment_s in (2.0, 4.5):
+        simulation.after(moment_s, lambda: steps.append(simulation.coordinator.steps_made))
+    simulation.run()
+    simulation.check()
+    assert steps[0] == steps[1] < 29, "two of three wait"
+    assert simulation.coordinator.finished
+    assert members(0, 2, 3) == simulation.coordinator.view.members

@@ -97,8 +97,12 @@ class Coordinator:
 
     @property
     def is_held(self) -> bool:
-        """Whether no decision is made now: the job is paused, and was not stopped."""
-        return self.board.paused and self.ending.reason is None
+        """Whether no decision is made now: the job is paused, or has fewer workers than `min_workers`, and was not
+        stopped.
+        """
+        num_workers = len({*self.view.members, *self.membership.joining})
+        is_short = num_workers < self.spec.scale.min_workers and self.spec.strategy.needs.pacing != "free_running"
+        return (self.board.paused or is_short) and self.ending.reason is None
 
     # What the host calls
 

@@ -42,6 +42,11 @@ class Past:
     told_step: int
     """The last step whose decision is in the job's history: all there is to know where no member is left."""
 
+    told: tuple[m.Told, ...] = ()
+    """The last decisions that are in the job's history."""
+    life: int = 0
+    """Of whoever asks."""
+
     @property
     def knobs(self) -> Knobs:
         """The newest that anybody has been told to be in force."""
@@ -102,11 +107,21 @@ class Recall:
             for account in known
             for decision in account.decisions
         }
-        round = max([-1, *(account.round for account in known), *(found.round for found in decisions.values())])
+        heard = [*(account.round for account in known), *(found.round for found in decisions.values())]
+        round = max([-1, *heard, *(found.round for found in self.succession.told)])
         closed = max([account.round for who, account in told.items() if who.role is Role.SHARD], default=-1)
         found = {who: self._replica(who) for who in sorted({account.sender.at(0) for account in known})}
         members = {who: account for who, account in found.items() if account is not None and who in view.here}
-        told_to_leave = {who.at(0) for account in known for found in account.decisions for who in found.leavers}
+        since = {
+            account.sender.at(0): account.first_step for account in known
+        }  # it may have left before, and come back
+        told_to_leave = {
+            who.at(0)
+            for account in known
+            for found in account.decisions
+            for who in found.leavers
+            if found.step >= since.get(who.at(0), 0)
+        }
         untold = {who for who in view.leavers if who not in told_to_leave}  # that it may go was decided, and not heard
         members = {who: account for who, account in members.items() if who not in untold}
         if closed > round:
@@ -126,6 +141,8 @@ class Recall:
             covering=self._covering(view),
             checkpoint=max((account.checkpoint for account in told.values()), default=0),
             told_step=self.succession.told_step,
+            told=self.succession.told,
+            life=life,
         )
 
     def _covering(self, view: View) -> frozenset[Address]:

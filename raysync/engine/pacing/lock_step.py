@@ -95,10 +95,37 @@ class LockStep(Pacing):
         self._next_step, self.round = past.next_step, past.round
         self._metered_step = self._next_step - 1
         self._decisions = {decision.step: decision for decision in past.decisions}
+        self._fill_in(past)
+        synced = [found for found in self._decisions.values() if found.sync and found.round == self.round]
+        self._round_participants = synced[-1].participants if synced else None
+
+    def _fill_in(self, past: Past) -> None:
+        """Make decisions again that were told of, and that no member has heard of, or not every one."""
+        members, exchange = tuple(sorted(past.view.members)), exchange_of(self._desk.spec)
+        for told in past.told:
+            if told.step in self._decisions:
+                continue
+            before = self._decisions.get(told.step - 1)
+            self._memory = dict(before.memory) if before is not None else {}
+            choice = self._choose(told.step, told.step - self._desk.spec.decision_lead, members)
+            self._decisions[told.step] = m.Decision(
+                view=past.view.number,
+                step=told.step,
+                sync=told.sync,
+                reason=told.reason,
+                knobs=past.knobs,
+                round=told.round,
+                participants=choice.participants if told.sync and choice.sync else None,
+                num_participants=len(choice.participants or members) if told.sync else 0,
+                payload_kind=exchange.payload if choice.sync else exchange.forced_payload,
+                final=self._desk.is_last(told.step),
+                free_until=self._free_until(),
+                life=past.life,
+                last_sync_step=told.step if told.sync else self._desk.books.metrics.last_sync_step,
+                memory=self._memory,
+            )
         if past.last is not None:
             self._memory = dict(past.last.memory)
-        synced = [decision for decision in past.decisions if decision.sync and decision.round == self.round]
-        self._round_participants = synced[-1].participants if synced else None
 
     def view_changed(self) -> None:
         self._absent.clear()

@@ -29,7 +29,7 @@ class Ledger:
 
     @property
     def begun(self) -> int:
-        """The last round that anybody has pushed to."""
+        """The last round that anybody has spoken of."""
         return self.round
 
     # Messages of workers; the block may only be missing where `on_fetch` is asked

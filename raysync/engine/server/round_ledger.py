@@ -38,7 +38,7 @@ class RoundLedger(Ledger):
 
     @property
     def begun(self) -> int:
-        return self.round + bool(self.pushes)
+        return self.round + (self._is_open or bool(self.pushes))
 
     def on_fetch(self, fetch: m.Fetch, block: ServerBlock | None, view: View) -> Effects:
         caught_up = self._catch_up(fetch, block, view) if block is not None else []
