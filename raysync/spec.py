@@ -98,7 +98,7 @@ class Scale(Value):
 
     workers: int = Field(default=4, ge=1, le=4096)
     min_workers: int = Field(default=1, ge=1)
-    """The fewest the knob `workers` may ask for; whoever hosts the workers starts and ends them."""
+    """The fewest the knob `workers` may ask for, and the fewest that train: with less the job waits for more."""
     max_workers: int | None = Field(default=None, ge=1)
     """Default: `workers`."""
     shards: int = Field(default=1, ge=1, le=1024)

@@ -60,6 +60,8 @@ class ActorGroup:
         self.next_worker = 0
         self.life = 0
         """How often the job has been started; part of the actors' names."""
+        self.draining: frozenset[str] = frozenset()
+        """Nodes that are about to go."""
         self.link: str | None = None
         self.link_reason = ""
 
@@ -170,6 +172,7 @@ class ActorGroup:
         """Return the nodes of workers that are up, the first worker's first: others may be far from all of them."""
         up = [found for _, found in sorted(self.members.items()) if found.seen.life in (Life.STARTING, Life.ALIVE)]
         training = [found.node for found in up if found.node and ROLES[found.name.role].room is Room.RESERVED]
+        training = [node for node in training if node not in self.draining] or training
         return training or [found.node for found in up if found.node] or [ray.get_runtime_context().get_node_id()]
 
     def node_of(self, address: Address) -> str | None:

@@ -13,8 +13,16 @@ def resources() -> tuple[Resources, Resources]:
     from ray._private.state import available_resources_per_node
 
     total = {node["NodeID"]: dict(node["Resources"]) for node in ray.nodes() if node["Alive"]}
-    free = {node: found for node, found in available_resources_per_node().items() if node in total}
+    going = draining()
+    free = {node: found for node, found in available_resources_per_node().items() if node in total.keys() - going}
     return free, total
+
+
+def draining() -> frozenset[str]:
+    """Return the nodes that are about to go: preempted, or told to end. Ray starts nothing there any more."""
+    from ray._private.state import state
+
+    return frozenset(state.get_draining_nodes())
 
 
 def grows() -> bool:

@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import RayError
 
 from actors.job.actor_group import ActorGroup
+from actors.job.cluster import draining
 from actors.job.executor import Executor
 from actors.job.history import History
 from actors.job.observed import Observed
@@ -23,7 +24,7 @@ from actors.storage.folder import MODEL, Folder, checkpoint_name
 from actors.storage.journal import Journal
 from actors.storage.keeper import Keeper
 from actors.storage.retry import Backoff
-from raysync.address import COORDINATOR, Role
+from raysync.address import COORDINATOR, Address, Role
 from raysync.control.controller_memory import Memory, wanted_workers
 from raysync.control.incidents import Incidents, with_deaths
 from raysync.control.placing import replica_of
@@ -37,6 +38,8 @@ from raysync.spec import JobSpec
 _POLL_S = 0.5
 _PENDING_POLL_S = 1.0
 _FLUSH_S = 2.0
+_DRAINED_S = 1.0
+"""So often Ray is asked which nodes are about to go."""
 _MODEL_S = 10.0
 """How long after a job's end its model may take to appear in a folder that is shared between machines."""
 _NEW_COORDINATOR = (Act.LAUNCH, Act.RECOVER, Act.SUCCEED)
@@ -73,6 +76,8 @@ class ControlLoop:
         self._flushed_s = self._looked_s = 0.0
         self._orphaned_s: float | None = None
         self._is_asking = False
+        self._covered: frozenset[Address] = frozenset()
+        self._drained_s = 0.0
         self._watch, self._waited_s = Watch(group, group.introduce_again), _POLL_S
         self._storage, self._ray = Backoff(), Backoff()
 
@@ -143,6 +148,8 @@ class ControlLoop:
                 self._history.note(ActorStarted(str(member.name), self._group.link, *where))
         with contextlib.suppress(RayError, NotRunning):  # the next look tells what became of it
             self._steering.begin()
+        if time.monotonic() - self._drained_s > _DRAINED_S:
+            self._drained_s, self._group.draining = time.monotonic(), draining()
         self._watch.look(self._waited_s)
         self._ask_coordinator()
         if time.monotonic() - self._flushed_s > _FLUSH_S and self._history.is_writable:
@@ -177,6 +184,7 @@ class ControlLoop:
         before = (memory.members, memory.knobs, memory.asked, memory.checkpoint)
         memory.view, memory.knobs = progress.view, progress.knobs
         memory.servers, memory.backups = progress.servers, progress.backups
+        self._covered = frozenset(progress.covered)
         self._tell_stand_bys()
         memory.members = frozenset(progress.members)
         if progress.asked.version > memory.asked.version:
@@ -192,9 +200,15 @@ class ControlLoop:
         known = {*memory.servers, *memory.backups}
         up = [member for member in hosts if member.introduced and member.seen.life is Life.ALIVE]
         for who in [who for member in up for who in member.addresses if who.role is Role.SHARD and who.stage == 0]:
-            if memory.servers and who not in known:
+            if memory.servers and who not in known | self._draining:
                 with contextlib.suppress(RayError, NotRunning, TimeoutError):
                     self._steering.ask("tell", m.StandBy(who=who))
+
+    @property
+    def _draining(self) -> frozenset[Address]:
+        """Whatever is on a node that is about to go."""
+        members = [member for member in self._group.members.values() if member.node in self._group.draining]
+        return frozenset(who for member in members for who in member.addresses)
 
     @property
     def _orphaned_for_s(self) -> float:
@@ -257,6 +271,9 @@ class ControlLoop:
             wanted_workers=wanted_workers(memory, lambda: self._executor.num_first),
             spares=frozenset(member.name for member in members if member.is_spare),
             num_spares=self._executor.num_spares,
+            min_workers=self._spec.scale.min_workers,
+            draining=self._draining,
+            covered=self._covered,
             num_shards=self._spec.scale.shards,
             serving=memory.servers,
             backups=memory.backups,

@@ -84,6 +84,8 @@ class Executor:
                 self._renew(who)
             case Action(Act.PROMOTE, Address() as who):
                 self._promote(who)
+            case Action(Act.HAND_OVER, Address() as who):
+                self._hand_over(who)
             case Action(Act.STAND_BY, Address() as who):
                 self._stand_by(who)
             case Action(Act.SUCCEED, Address() as who):
@@ -175,6 +177,15 @@ class Executor:
         self._steering.ask("tell", m.Died(who=who))
         host = self._group.host_of(who)
         if host is not None and host.name.role is Role.SHARD and who == max(other.at(0) for other in host.addresses):
+            self._group.dismiss(host.name)
+
+    def _hand_over(self, who: Address) -> None:
+        """Have the job do without a shard; once nothing in its process is needed any more, end that."""
+        needed = {*self._memory.servers, *self._memory.backups}
+        host = self._group.host_of(who)
+        if who in needed:
+            self._steering.ask("tell", m.Died(who=who))
+        elif host is not None and host.name.role is Role.SHARD and not needed & {one.at(0) for one in host.addresses}:
             self._group.dismiss(host.name)
 
     def _stand_by(self, slot: Address) -> None:

@@ -61,6 +61,8 @@ class Progress(msgspec.Struct, frozen=True):
     """Who follows each."""
     is_asking: bool
     """It takes over from another, and does not know yet what that one knew."""
+    covered: tuple[Address, ...] = ()
+    """The shards whose backup could take their place now."""
 
 
 class CoordinatorSeat(Seat):
@@ -192,6 +194,7 @@ class CoordinatorActor(CoreActor):
             view.servers,
             view.backups,
             is_asking,
+            core.membership.covered,
         )
 
     @ray.method(concurrency_group="control")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from raysync.address import Address, Role, shard
+from raysync.address import COORDINATOR, Address, Role, shard
 from raysync.control.incidents import Incidents
 from raysync.control.roles import ROLES, Death
 from raysync.control.states import JobState
@@ -70,6 +70,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Workers that were started to stand by and have not been called in."""
     num_spares: int = 0
     """How many should stand by."""
+    min_workers: int = 1
+    """With fewer no step is made."""
+    draining: frozenset[Address] = frozenset()
+    """Whatever is on a node that is about to go."""
     num_shards: int = 1
     serving: tuple[Address, ...] = ()
     """The shard of each slot, at the first stage, as far as that is known."""
@@ -77,6 +81,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Who follows each."""
     num_backups: int = 0
     """How many should."""
+    covered: frozenset[Address] = frozenset()
+    """Shards whose backup knows all they have said."""
     orphaned_s: float = 0.0
     """For how long a slot has been without its shard while somebody could have taken its place."""
     is_asking: bool = False
@@ -131,6 +137,8 @@ class Act(StrEnum):
     """start another coordinator, which asks all cores what they know"""
     PROMOTE = "promote"
     """have a shard's backup take its place, and clear up"""
+    HAND_OVER = "hand_over"
+    """do without a shard whose node is about to go: first in the view, then clear up"""
     STAND_BY = "stand_by"
     """start a shard that follows the one of a slot"""
     RECOVER = "recover"
@@ -236,9 +244,38 @@ def _tend_shards(seen: Seen) -> list[Action]:
     if not seen.num_backups or not seen.serving or not seen.has_begun:
         return actions
     up = [who for who, found in seen.actors.items() if found.life in (Life.STARTING, Life.ALIVE)]
+    if _has_refuge(seen):
+        actions += [Action(Act.HAND_OVER, who) for who in up if _may_go(seen, who)]
+        up = [who for who in up if who not in seen.draining]
     standing = {who.index % seen.num_shards for who in up if who.role is Role.SHARD and who.at(0) not in seen.serving}
     lacking = [slot for slot in range(seen.num_shards) if slot not in standing]
     return actions + [Action(Act.STAND_BY, shard(slot)) for slot in lacking]
+
+
+def _has_refuge(seen: Seen) -> bool:
+    """Return whether there is a node to go to from those that are about to go: one that trains."""
+    workers = seen.whose_death(Death.REPLACE)
+    return any(found.life is Life.ALIVE and who not in seen.draining for who, found in workers.items())
+
+
+def _may_go(seen: Seen, who: Address) -> bool:
+    """Return whether a shard whose node is about to go may: nobody needs it, or its backup is ready elsewhere."""
+    if who.role is not Role.SHARD or who.stage != 0 or who not in seen.draining:
+        return False
+    if who not in seen.serving:
+        return True
+    heir = seen.backups[seen.serving.index(who)] if seen.backups else None
+    return heir is not None and heir not in seen.draining and who in seen.covered and _has_heir(seen, who)
+
+
+def _tend_drained(seen: Seen) -> list[Action]:
+    """Return what to do about coordinator and evaluator of a node that is about to go, once its shards are gone."""
+    if not _has_refuge(seen) or {*seen.serving, *seen.backups} & seen.draining or not seen.has_begun:
+        return []
+    alive = {who for who in seen.draining if seen.actors[who].life is Life.ALIVE}
+    renewed = [Action(Act.RENEW, who) for who in sorted(alive) if ROLES[who.role].death is Death.RENEW]
+    is_led_from_there = COORDINATOR in alive and not seen.is_asking
+    return renewed + ([Action(Act.SUCCEED, COORDINATOR)] if is_led_from_there else [])
 
 
 def _succeed(seen: Seen) -> Plan | None:
@@ -273,6 +310,7 @@ def _actors(seen: Seen) -> str:
 def _spares(seen: Seen) -> tuple[list[Address], list[Address]]:
     """Return who stands by, those that are up first, and those that stood by and are gone."""
     standing = {who: seen.actors[who].life for who in seen.spares if who in seen.actors}
+    standing |= dict.fromkeys(standing.keys() & seen.draining, Life.DEAD)
     ready = [who for who, life in standing.items() if life is Life.SPARE]
     starting = [who for who, life in standing.items() if life is Life.STARTING]
     return sorted(ready) + sorted(starting), sorted(standing.keys() - {*ready, *starting})
@@ -289,7 +327,8 @@ def _tend(seen: Seen) -> Plan:
     up = [who for who, found in workers.items() if found.life in (Life.STARTING, Life.ALIVE, Life.FROZEN)]
     frozen = [who for who, found in workers.items() if found.life is Life.FROZEN]
     live = sorted({who.at(0) for who in up})
-    staying = [worker for worker in live if worker not in seen.leaving]
+    drained = {who.at(0) for who in up if who in seen.draining}
+    staying = [worker for worker in live if worker not in seen.leaving | drained]
     actions = [Action(Act.REMOVE_DEAD, worker) for worker in dead] + [Action(Act.DISMISS, worker) for worker in gone]
     broken = [
         who
@@ -314,6 +353,9 @@ def _tend(seen: Seen) -> Plan:
         actions += [Action(Act.ADD, who) for who in lacking] + [Action(Act.ADD)] * missing
         is_calm = seen.has_begun and not missing + away and not called and {*staying} <= seen.members | {*frozen}
         actions += [Action(Act.SPARE)] * (seen.num_spares - len(spares)) if is_calm else []
+    if drained and _has_refuge(seen) and seen.has_begun:
+        actions += [Action(Act.RETIRE, who) for who in sorted(drained & seen.members - seen.leaving - {*frozen})]
+    actions += _tend_drained(seen)
     surplus = len(staying) - away - seen.wanted_workers
     if surplus > 0 and seen.has_begun and len(seen.members & {*staying}) > seen.wanted_workers:
         actions += [Action(Act.RETIRE, worker) for worker in staying[-surplus:] if worker in seen.members]
@@ -338,10 +380,16 @@ def _state(seen: Seen, dead: list[Address], live: list[Address], missing: int) -
     if not seen.has_begun:
         up = sum(_is_up(seen, worker) for worker in live)
         return JobState.STARTING, f"{up} of {seen.wanted_workers} {_kind(seen)} are up"
+    if len(seen.members) < seen.min_workers:
+        waits = seen.shortage or "others are on their way"
+        few = f"{len(seen.members)} of at least {seen.min_workers} {_kind(seen)}"
+        return JobState.RESIZING, f"no step is made with {few}: {waits}"
     if missing > 0 and seen.shortage is not None:
         return JobState.RESIZING, f"{len(live)} of {seen.wanted_workers} {_kind(seen)}: {seen.shortage}"
     if seen.is_paused:
         return JobState.PAUSED, f"{seen.paused_by} paused it" if seen.paused_by else "the knob pause is set"
+    if seen.draining:
+        return JobState.RESIZING, "a node is about to go; what runs there moves to others"
     if missing or starting or seen.leaving & {*live}:
         if seen.state is JobState.RECOVERING:
             return JobState.RECOVERING, "the replacement is on its way"

@@ -148,6 +148,47 @@ def test_whoever_wakes_and_finds_a_spare_in_its_place_is_one_too_many() -> None:
     assert acts(reconcile(seen(**woken, members={0, 1, 2}))) == [("retire", 2)]
 
 
+TWO_NODES = {COORDINATOR: ALIVE, shard(0): ALIVE, shard(1): ALIVE, shard(2): ALIVE, shard(3): ALIVE}
+SERVED: dict[str, Any] = {"serving": (shard(0), shard(1)), "num_shards": 2, "num_backups": 1}
+GOING = frozenset({COORDINATOR, shard(0), shard(3), worker(0)})
+"""What is on the node that is about to go: a shard, the other one's backup, the coordinator, a worker."""
+
+
+def test_what_is_on_a_node_that_is_about_to_go_moves_in_good_order() -> None:
+    facts = {"servers": TWO_NODES, "draining": GOING, **SERVED}
+    first = reconcile(seen(**facts, backups=(shard(2), shard(3))))
+    assert acts(first) == [("hand_over", 3), ("stand_by", 1), ("add", None), ("retire", 0)], (
+        "its backup may lack something"
+    )
+    assert (first.state, "about to go" in first.reason) == (JobState.RESIZING, True)
+    newer = {**TWO_NODES, shard(5): ALIVE}
+    facts |= {
+        "servers": newer,
+        "covered": frozenset({shard(0)}),
+        "leaving": {0},
+        "workers": {0: ALIVE, 1: ALIVE, 2: ALIVE},
+    }
+    second = reconcile(seen(**facts, backups=(shard(2), shard(5)), members={0, 1}))
+    assert acts(second) == [("hand_over", 0), ("hand_over", 3)], "one is promoted, the other is ended"
+    facts |= {"serving": (shard(2), shard(1)), "servers": {**newer, shard(4): ALIVE}}
+    third = reconcile(seen(**facts, backups=(shard(4), shard(5)), members={1, 2}))
+    assert acts(third)[-1] == ("succeed", 0), "once it is not needed to tell of the others"
+
+
+def test_without_another_node_that_trains_nothing_moves() -> None:
+    going = GOING | {worker(1)}
+    plan = reconcile(
+        seen(servers=TWO_NODES, draining=going, **SERVED, backups=(shard(2), shard(3)), shortage="no room")
+    )
+    assert acts(plan) == []
+
+
+def test_with_fewer_workers_than_it_is_to_train_with_a_job_waits_and_says_so() -> None:
+    few = {"workers": {0: ALIVE}, "members": {0}, "min_workers": 2}
+    plan = reconcile(seen(**few, shortage="no CPU is free"))
+    assert plan == (JobState.RESIZING, "no step is made with 1 of at least 2 workers: no CPU is free", ())
+
+
 def test_growing_and_shrinking() -> None:
     assert acts(reconcile(seen(wanted_workers=4))) == [("add", None)] * 2
     assert acts(reconcile(seen(wanted_workers=1))) == [("retire", 1)]
