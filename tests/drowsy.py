@@ -18,10 +18,11 @@ class Drowsy(Digits):
     """Small steps of about the same length."""
 
     hidden: tuple[int, ...] = (16,)
+    nap_s: float = _STEP_S
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the loss, after a nap."""
-        time.sleep(_STEP_S)
+        time.sleep(self.nap_s)
         return super().loss(model, batch)
 
 

@@ -35,6 +35,23 @@ class Nodes:
                 raise RuntimeError(f"a Ray node did not come up:\n{log.read_text()}")
             time.sleep(0.2)
 
+    @property
+    def last(self) -> int | None:
+        """The process group of the node started last; None if there is none."""
+        return self._processes[-1].pid if self._processes else None
+
+    def forget(self) -> None:
+        """Take leave of the node started last: all its processes were killed."""
+        self._processes.pop().wait(30)
+
+    def strike(self, kind: signal.Signals, number: int = -1) -> None:
+        """Send a signal to all processes of a node, the last one started by default."""
+        os.killpg(self._processes[number].pid, kind)
+
+    def tell_to_go(self, number: int = -1) -> None:
+        """Ask a node to end, as a machine does that is about to be taken away."""
+        self._processes[number].terminate()
+
     def end(self) -> None:
         """End them at once; asked kindly, a node drains for half a minute."""
         for process in reversed(self._processes):
