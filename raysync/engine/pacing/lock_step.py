@@ -102,7 +102,7 @@ class LockStep(Pacing):
     def _fill_in(self, past: Past) -> None:
         """Make decisions again that were told of, and that no member has heard of, or not every one."""
         members, exchange = tuple(sorted(past.view.members)), exchange_of(self._desk.spec)
-        for told in past.told:
+        for told in past.told if members else ():
             if told.step in self._decisions:
                 continue
             before = self._decisions.get(told.step - 1)
