@@ -36,8 +36,9 @@ class Stopwatch:
                 self._add("time/compute_s", "begin", now_s)
             case "worker.decided":
                 self._add("sync/wait_s", "worker.reported", now_s)
-            case "worker.pushed":
-                self._add("time/encode_s", "worker.decided", now_s)
+            case "worker.encoded":
+                self._add("time/encode_s", "worker.encoding", now_s)
+                self._at_s["worker.pushed"] = now_s
             case "worker.synced":
                 self._add("time/sync_s", "worker.pushed", now_s)
         self._at_s[point] = now_s

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from raysync.address import Address
 from raysync.engine import messages as m
-from raysync.engine.effects import Effects, KeepModel, KeepPart, Note, Send
+from raysync.engine.effects import Effects, KeepModel, KeepPart, Note, Send, Stream
 from raysync.events import Event
 from raysync.spec import JobSpec
 
@@ -66,6 +66,9 @@ class Host:
             match effect:
                 case Send():
                     self.send(core, effect)
+                case Stream():
+                    for send in effect.sends:
+                        self.send(core, send)
                 case KeepPart():
                     self.keep_part(core, effect)
                 case KeepModel():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from raysync.address import Address
@@ -31,6 +31,12 @@ class Cut(NamedTuple):
     """With the knobs then in force."""
 
 
+class Stream(NamedTuple):
+    """Messages of which each is made when the one before it has left; the core does nothing else meanwhile."""
+
+    sends: Iterator[Send]
+
+
 class KeepPart(NamedTuple):
     """Write this state as the core's part of a checkpoint, while the core goes on; the host answers with `PartKept`
     once it is written, or could not be.
@@ -55,5 +61,5 @@ class Note(NamedTuple):
     event: Event
 
 
-Effect = Send | KeepPart | KeepModel | Note
+Effect = Send | Stream | KeepPart | KeepModel | Note
 Effects = list[Effect]

@@ -216,7 +216,7 @@ stage where it is most.",
         text="Steps between sending a part and the landing of its mean, on average.",
     ),
     Metric(name="time/compute_s", unit="s", combine=Combine.MEAN, text="Time a step's gradient took to compute."),
-    Metric(name="time/encode_s", unit="s", combine=Combine.MEAN, text="Time from a decision to its pushes."),
+    Metric(name="time/encode_s", unit="s", combine=Combine.MEAN, text="Time to encode and send pushes."),
     Metric(name="time/sync_s", unit="s", combine=Combine.MEAN, text="Time from the pushes to the end of the round."),
     Metric(name="sync/wait_s", unit="s", combine=Combine.MEAN, text="Time a worker waited for decisions."),
 )

@@ -121,7 +121,7 @@ def averaging_ms(megabytes: int, total: int) -> float:
 
     def push(core: Worker, round: int) -> list[Send]:
         blocks = range(len(core.shared.blocks))
-        sends = core._courier().pushes(blocks, round, None, "displacement", 1.0, 0.1)
+        sends = [*core._courier().pushes(blocks, round, None, "displacement", 1.0, 0.1)]
         for index in blocks:
             core.shared.feedback.commit((index, "displacement"), round)
         return sends

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from actors.shell.seat import Seat
 from raysync.address import Address, shard, worker
 from raysync.engine import messages as m
 from raysync.engine.core import Core
-from raysync.engine.effects import Effects, KeepModel, KeepPart, Note, Send
+from raysync.engine.effects import Effects, KeepModel, KeepPart, Note, Send, Stream
 from raysync.errors import CheckpointError
 from raysync.events import Event
 from tests.jobs import job
@@ -255,3 +255,31 @@ def test_what_a_core_knows_is_secured_before_anything_it_says_leaves(problem: Ex
     assert part.files == ({} if problem else {"a.pt": "x"})
     assert (part.problem is None) == (problem is None)
     assert part.problem is None or str(problem) == part.problem
+
+
+class Encoder(Silent):
+    """A core whose messages take long to make."""
+
+    def __init__(self, address: Address, made: list[str]) -> None:
+        super().__init__(address)
+        self._made = made
+
+    def handle(self, message: m.Message, now_s: float = 0.0) -> Effects:
+        def encoded() -> Iterator[Send]:
+            for number in range(3):
+                self._made.append(f"made {number}")
+                yield Send(ELSEWHERE, m.NeedInit(block=number))
+
+        return [Stream(encoded()), Send(ELSEWHERE, m.Goodbye())]
+
+
+def test_the_first_of_a_stream_leaves_before_the_second_is_made() -> None:
+    happened: list[str] = []
+
+    class Link(QuietLink):
+        def send(self, to: Address, message: m.Message) -> None:
+            happened.append(f"sent {getattr(message, 'block', 'the rest')}")
+
+    host = CoreLoop(Link(), {HERE: Seat(Encoder(HERE, happened))})
+    host.say(HERE, m.Goodbye())
+    assert happened == ["made 0", "sent 0", "made 1", "sent 1", "made 2", "sent 2", "sent the rest"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from raysync.address import Address
@@ -58,9 +58,8 @@ class Courier:
         kind: PayloadKind,
         weight: float,
         lr: float,
-    ) -> list[Send]:
-        """Return the worker's contributions to a round; asked again, the same bytes."""
-        sends = []
+    ) -> Iterator[Send]:
+        """Yield the worker's contributions to a round, each encoded as it is asked for; asked again, the same bytes."""
         for block in sorted(blocks):
             push = m.Push(
                 view=self.view,
@@ -73,8 +72,7 @@ class Courier:
                 weight=weight,
                 lr=lr,
             )
-            sends.append(self._to(block, push))
-        return sends
+            yield self._to(block, push)
 
     def questions(self, blocks: Iterable[int], round: int) -> list[Send]:
         """Return the question for each block whether the shard has the worker's push."""

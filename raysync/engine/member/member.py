@@ -71,7 +71,7 @@ class Member:
         self.replica = replica
         self.shared = SharedVector(spec, replica)
         self.trainer = Trainer(address, spec, workload, replica, self.shared, probe)
-        self.round = WorkerRound(address, spec, self.shared)
+        self.round = WorkerRound(address, spec, self.shared, probe)
         self._exchange = exchange_of(spec)
         self.free_run = FreeRun(address, spec, replica, self.shared) if self._exchange.averages_parts else None
         """How it runs between the steps that all members decide about, where it does."""

@@ -5,17 +5,18 @@ for from them, and the bytes of both.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from raysync.address import Address
 from raysync.engine import messages as m
-from raysync.engine.effects import Effects
+from raysync.engine.effects import Effects, Send, Stream
 from raysync.engine.exchange import exchange_of
 from raysync.engine.member.courier import Courier
 from raysync.engine.pacing import pacing_of
+from raysync.engine.ports import Probe, no_probe
 from raysync.engine.training.shared_vector import SharedVector
 from raysync.spec import JobSpec
 from raysync.sync.base import PayloadKind
@@ -39,8 +40,8 @@ class Owed(NamedTuple):
 class WorkerRound:
     """The blocks a worker waits for, and the updates that came before it did."""
 
-    def __init__(self, address: Address, spec: JobSpec, shared: SharedVector) -> None:
-        self._address, self._shared = address, shared
+    def __init__(self, address: Address, spec: JobSpec, shared: SharedVector, probe: Probe = no_probe) -> None:
+        self._address, self._shared, self._probe = address, shared, probe
         self._payload = exchange_of(spec).payload
         self.pushes_first = pacing_of(spec).applies_on_arrival
         """Whether the worker pushes before it reports, since pushes are applied on arrival."""
@@ -101,14 +102,20 @@ class WorkerRound:
         return Owed(decision.round, decision.participants, decision.payload_kind) if owes else None
 
     def push(self, courier: Courier, owed: Owed | None, blocks: Iterable[int], lr: float) -> Effects:
-        """Return the pushes of these blocks that are owed, and count their bytes."""
+        """Return the pushes of these blocks that are owed: the first leaves before the second is encoded."""
         if owed is None:
             return []
-        blocks = list(blocks)
-        sends = courier.pushes(blocks, *owed, float(self.samples), lr)
-        self.bytes_up += sum(send.message.payload_bytes for send in sends)
-        self.dense_bytes += sum(4 * self._shared.blocks[block].size for block in blocks)
-        return [*sends]
+        stream = self._pushed(courier.pushes([*blocks], *owed, float(self.samples), lr))
+        # Who has missed so much that results are already here must not take them in before it has pushed.
+        return [*stream] if any(round == owed.round for round, _ in self._early) else [Stream(stream)]
+
+    def _pushed(self, sends: Iterator[Send]) -> Iterator[Send]:
+        self._probe("worker.encoding")
+        for send in sends:
+            self.bytes_up += send.message.payload_bytes
+            self.dense_bytes += 4 * self._shared.blocks[send.message.block].size  # type: ignore[attr-defined]
+            yield send
+        self._probe("worker.encoded")
 
     # What it waits for
 
