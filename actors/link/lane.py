@@ -8,8 +8,6 @@ message is taken; nothing is encrypted, since nothing leaves the machine.
 
 from __future__ import annotations
 
-import hmac
-import os
 import select
 import socket
 import struct
@@ -18,21 +16,21 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+from actors.link import proof
 from actors.link.base import Envelope
 from actors.link.frames import PART_BYTES, Assembler, Buffer, encoded, to_frames, whole_head
+from actors.link.porch import Porch
 from raysync.address import Address
 from raysync.engine.messages import Message
 from raysync.errors import PayloadError
 
-_CHALLENGE = 32
-_PROOF = 32
 _SIZES = struct.Struct("<II")
 """Before every frame: how long its head and its body are."""
 _HEAD_BYTES = 16 << 20
 _READ_BYTES = 1 << 18
 _AGAIN_S, _AGAIN_MAX_S = 0.05, 1.0
-_PROVE_S = 20.0
-"""Who has dialled and proved nothing for so long is hung up on."""
+_ANSWER_MS = 20
+"""So long a dialler waits for each word of a peer that should answer at once."""
 
 
 class ControlLane:
@@ -41,11 +39,6 @@ class ControlLane:
     def __init__(self, name: Address, key: bytes, path: Path) -> None:
         self._name, self._key = name, key
         self._epoll = select.epoll()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.setblocking(False)
-        self._listener.bind(str(path))
-        self._listener.listen(4096)
-        self._epoll.register(self._listener, select.EPOLLIN)
         self._assembler = Assembler()
         self._lines: dict[Address, _Line] = {}
         self._by_fd: dict[int, _Line | _Caller] = {}
@@ -55,6 +48,7 @@ class ControlLane:
         self._arrived: list[Envelope] = []
         self._last: tuple[Message | None, bytes] = (None, b"")
         """The last message sent, and its bytes."""
+        self._porch = Porch(path, key, self._let_in)
 
     def fileno(self) -> int:
         """Readable whenever `turn` has something to do."""
@@ -159,8 +153,6 @@ class ControlLane:
                     self._went_down(line)  # nothing is said on it: that is the end
                 case _Line() as line:
                     self._write(line)
-                case None:
-                    self._answer_calls()
         arrived, self._arrived = self._arrived, []
         return arrived, moved
 
@@ -176,9 +168,9 @@ class ControlLane:
 
     def close(self) -> None:
         """Free the sockets; what has been written can still be read by who has it."""
+        self._porch.close()
         for end in [*self._by_fd.values()]:
             self._hang_up(end)
-        self._listener.close()
         self._epoll.close()
 
     # Lines dialled here
@@ -194,27 +186,31 @@ class ControlLane:
             return
         line.socket = made
         self._watch(line, made)
+        answers = select.poll()
+        answers.register(made, select.POLLIN)
+        for _ in range(2):  # the peer's porch answers at once; else the proving goes on when it does
+            if line.socket is made and not line.is_open and answers.poll(_ANSWER_MS):
+                self._prove(line)
 
     def _prove(self, line: _Line) -> None:
         """Answer the peer's challenge with one of our own; once that is answered, the line is open."""
         assert line.socket is not None
-        heard = _received(line.socket)
+        heard = proof.received(line.socket, proof.CHALLENGE_BYTES + proof.PROOF_BYTES - len(line.heard))
         if heard is None:
             return
         line.heard += heard
-        if not heard or len(line.heard) > _CHALLENGE + _PROOF:
-            self._went_down(line)
-        elif not line.challenge and len(line.heard) >= _CHALLENGE:
-            line.challenge = os.urandom(_CHALLENGE)
-            proof = self._proof(b"caller", line.heard[:_CHALLENGE], line.challenge)
-            if not _sent(line.socket, line.challenge + proof):
-                self._went_down(line)
-        if len(line.heard) == _CHALLENGE + _PROOF:
-            theirs, proof = line.heard[:_CHALLENGE], line.heard[_CHALLENGE:]
-            if hmac.compare_digest(proof, self._proof(b"listener", theirs, line.challenge)):
+        theirs, given = line.heard[: proof.CHALLENGE_BYTES], line.heard[proof.CHALLENGE_BYTES :]
+        is_there = bool(heard)
+        if is_there and not line.challenge and len(theirs) == proof.CHALLENGE_BYTES:
+            line.challenge = proof.challenge()
+            ours = proof.proof(self._key, b"caller", theirs, line.challenge)
+            is_there = proof.sent(line.socket, line.challenge + ours)
+        if is_there and len(given) == proof.PROOF_BYTES:
+            is_there = proof.is_proof(given, self._key, b"listener", theirs, line.challenge)
+            if is_there:
                 self._opened(line)
-            else:
-                self._went_down(line)
+        if not is_there:
+            self._went_down(line)
 
     def _opened(self, line: _Line) -> None:
         line.is_open, line.stuck_since_s, line.wait_s = True, None, _AGAIN_S
@@ -256,36 +252,19 @@ class ControlLane:
 
     # Lines others have dialled
 
-    def _answer_calls(self) -> None:
-        self._hang_up_on_mutes()
-        while True:
-            try:
-                made, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            made.setblocking(False)
-            caller = _Caller(made, os.urandom(_CHALLENGE), time.monotonic())
-            self._watch(caller, made)
-            if not _sent(made, caller.challenge):
-                self._hang_up(caller)
-
-    def _hang_up_on_mutes(self) -> None:
-        latest_s = time.monotonic() - _PROVE_S
-        for end in [*self._by_fd.values()]:
-            if isinstance(end, _Caller) and not end.is_proved and end.since_s < latest_s:
-                self._hang_up(end)
+    def _let_in(self, made: socket.socket) -> None:
+        """Listen to a caller that has proved itself; called by the porch's thread."""
+        self._watch(_Caller(made), made)
 
     def _read(self, caller: _Caller) -> None:
         assert caller.socket is not None
-        data = _received(caller.socket)
+        data = proof.received(caller.socket, _READ_BYTES)
         if data is None:
             return
         if not data:
             self._hang_up(caller)
             return
         caller.heard = caller.heard + data if caller.heard else data
-        if not caller.is_proved and not self._is_convinced(caller):
-            return
         try:
             for head, body in caller.frames():
                 envelope = self._assembler.feed(head, body)
@@ -295,24 +274,7 @@ class ControlLane:
             self._hang_up(caller)
             raise
 
-    def _is_convinced(self, caller: _Caller) -> bool:
-        """Check a caller's proof once all of it is here, and give it ours."""
-        if len(caller.heard) < _CHALLENGE + _PROOF:
-            return False
-        assert caller.socket is not None
-        theirs, proof = caller.heard[:_CHALLENGE], caller.heard[_CHALLENGE : _CHALLENGE + _PROOF]
-        if not hmac.compare_digest(proof, self._proof(b"caller", caller.challenge, theirs)):
-            self._hang_up(caller)
-            return False
-        caller.is_proved, caller.heard = True, caller.heard[_CHALLENGE + _PROOF :]
-        if not _sent(caller.socket, self._proof(b"listener", caller.challenge, theirs)):
-            self._hang_up(caller)
-        return bool(caller.heard)
-
     # Both
-
-    def _proof(self, role: bytes, listeners: bytes, callers: bytes) -> bytes:
-        return hmac.digest(self._key, b"raysync control " + role + listeners + callers, "sha256")
 
     def _watch(self, end: _Line | _Caller, made: socket.socket) -> None:
         self._by_fd[made.fileno()] = end
@@ -355,10 +317,9 @@ class _Line:
 class _Caller:
     """A line somebody else has dialled: what has come of the next frame."""
 
-    def __init__(self, made: socket.socket, challenge: bytes, since_s: float) -> None:
+    def __init__(self, made: socket.socket) -> None:
         self.socket: socket.socket | None = made
-        self.challenge, self.since_s = challenge, since_s
-        self.is_proved, self.heard = False, b""
+        self.heard = b""
 
     def hung_up(self) -> None:
         """There is no connection, and none will come."""
@@ -381,21 +342,3 @@ class _Caller:
 
 def _packed(head: Buffer, body: Buffer) -> bytes:
     return b"".join((_SIZES.pack(len(head), len(body)), head, body))
-
-
-def _received(source: socket.socket) -> bytes | None:
-    """Return what is there; None for nothing yet, no bytes for the end."""
-    try:
-        return source.recv(_READ_BYTES)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
-
-
-def _sent(target: socket.socket, data: bytes) -> bool:
-    """Send the few bytes of a proof, for which there is always room; return whether the other end is still there."""
-    try:
-        return target.send(data) == len(data)
-    except OSError:
-        return False

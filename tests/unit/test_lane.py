@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from actors.link import lane as lane_module
+from actors.link import porch, proof
 from actors.link.base import Envelope
 from actors.link.lane import ControlLane
 from raysync.address import COORDINATOR, Address, worker
@@ -125,48 +126,58 @@ def test_what_a_silent_peer_does_not_take_can_be_dropped(lanes: Callable[..., Co
     assert [type(envelope.message).__name__ for envelope in arrived] == ["Update", "Held"], "what had begun is ended"
 
 
+def test_a_line_opens_while_the_other_end_computes(lanes: Callable[..., ControlLane], tmp_path: Path) -> None:
+    """What is sent leaves, though the core that it is for takes no turn."""
+    caller, busy = lanes(A, "a"), lanes(COORDINATOR, "c")
+    caller.connect(COORDINATOR, tmp_path / "c")
+    caller.send(COORDINATOR, held(1))
+    run(caller, until=lambda _: not caller.waiting)
+    assert caller.waiting == []
+    assert [envelope.message for envelope in run(busy, until=bool)] == [held(1)]
+
+
 def test_an_overheard_proof_opens_no_second_line(lanes: Callable[..., ControlLane], tmp_path: Path) -> None:
     """The challenge is another one each time."""
     caller, coordinator = lanes(A, "a"), lanes(COORDINATOR, "c")
     caller.connect(COORDINATOR, tmp_path / "c")
     run(caller, coordinator, until=lambda _: not caller._down)
     overheard = caller._lines[COORDINATOR]
-    proof = caller._proof(b"caller", overheard.heard[:32], overheard.challenge)
+    answer = proof.proof(KEY, b"caller", overheard.heard[:32], overheard.challenge)
+    assert proof.is_proof(answer, KEY, b"caller", overheard.heard[:32], overheard.challenge)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as thief:
         thief.connect(str(tmp_path / "c"))
-        thief.send(overheard.challenge + proof)
+        thief.send(overheard.challenge + answer)
         assert hung_up(thief, coordinator)
 
 
 def test_a_listener_without_the_key_is_told_nothing(lanes: Callable[..., ControlLane], tmp_path: Path) -> None:
-    caller, impostor = lanes(A, "a"), lanes(COORDINATOR, "c", b"x" * 32)
-    impostor._is_convinced = lambda caller: _pretends(impostor, caller)  # type: ignore[method-assign]
-    caller.connect(COORDINATOR, tmp_path / "c")
-    caller.send(COORDINATOR, held(1))
-    assert run(caller, impostor, until=lambda found: bool(found), timeout_s=0.5) == []
+    caller = lanes(A, "a")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as impostor:
+        impostor.bind(str(tmp_path / "c"))
+        impostor.listen()
+        impostor.settimeout(2.0)
+        caller.connect(COORDINATOR, tmp_path / "c")
+        caller.send(COORDINATOR, held(1))
+        line, _ = impostor.accept()
+        with line:
+            line.settimeout(2.0)
+            line.send(b"c" * 32)
+            run(caller, until=lambda _: bool(caller._lines[COORDINATOR].challenge))
+            line.send(proof.proof(b"x" * 32, b"listener", b"c" * 32, line.recv(4096)[:32]))
+            run(caller, until=lambda _: caller._lines[COORDINATOR].socket is None)
+            assert line.recv(4096) == b"", "it hangs up"
     assert caller.waiting == [COORDINATOR]
     assert caller._down == {COORDINATOR}
-
-
-def _pretends(impostor: ControlLane, caller: lane_module._Caller) -> bool:
-    assert caller.socket is not None
-    caller.is_proved, theirs, caller.heard = True, caller.heard[:32], b""
-    caller.socket.send(impostor._proof(b"listener", caller.challenge, theirs))
-    return False
 
 
 def test_who_proves_nothing_is_hung_up_on(
     lanes: Callable[..., ControlLane], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane_module, "_PROVE_S", 0.05)
+    monkeypatch.setattr(porch, "_PROVE_S", 0.05)
+    monkeypatch.setattr(porch, "_LOOK_S", 0.02)
     coordinator = lanes(COORDINATOR, "c")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mute:
         mute.connect(str(tmp_path / "c"))
-        coordinator.turn(0.05)
-        time.sleep(0.06)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as next_one:
-            next_one.connect(str(tmp_path / "c"))
-            coordinator.turn(0.05)
         assert hung_up(mute, coordinator)
 
 
