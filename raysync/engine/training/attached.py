@@ -7,6 +7,7 @@ says so.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from raysync.engine.exchange import exchange_of
 from raysync.engine.training.binding import Binding
+from raysync.engine.training.norms import norm, squared_norm
 from raysync.engine.training.replica import Replica
 from raysync.errors import TaskError
 from raysync.optim import SGD, Adam, AdamW, AnyOptimizer
@@ -34,7 +36,9 @@ class Loop:
 
 
 class AttachedReplica(Replica):
-    """Parameters become views into one flat vector; gradients are gathered into another at every step."""
+    """Parameters become views into one flat vector; gradients are gathered into another where rounds carry them, and
+    stay where autograd has put them where rounds carry displacements.
+    """
 
     def __init__(self, spec: JobSpec, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         loop: Any = Loop()
@@ -42,6 +46,7 @@ class AttachedReplica(Replica):
         binding = Binding(loop.name, model, binds_grad=False)
         self._hold(spec, loop, model, str(binding.flat.device), binding)
         self._needs_closure = needs_closure(optimizer)
+        self._gathers = exchange_of(spec).payload == "gradient"
         self._check_optimizer()
         self.loss: float | None = None
         """What the loop said its loss was; None if it has not."""
@@ -72,9 +77,27 @@ class AttachedReplica(Replica):
         self._mend()
         if self.is_resting:
             self.grad.zero_()
-        else:
+        elif self._gathers:
             self._binding.gather_gradients()
         return self.loss
+
+    def grad_sq(self) -> float:
+        """Return the squared L2 norm of the gradient."""
+        if self._gathers or self.is_resting:
+            return super().grad_sq()
+        return math.fsum(map(squared_norm, self._binding.gradients()))
+
+    def tensor_norms(self) -> float:
+        """Return the sum of the L2 norms of the gradient's tensors."""
+        if self._gathers or self.is_resting:
+            return super().tensor_norms()
+        return math.fsum(map(norm, self._binding.gradients()))
+
+    def non_finite_gradient(self) -> str | None:
+        """Return the name of the first parameter whose gradient holds a NaN or an infinity."""
+        if self._gathers or self.is_resting:
+            return super().non_finite_gradient()
+        return self._binding.non_finite_gradient()
 
     def step(self, lr: float) -> None:
         """Let the loop's optimizer step with the loop's own gradients."""

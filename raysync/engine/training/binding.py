@@ -7,6 +7,8 @@ pointers, which takes microseconds, and binds anew.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -33,6 +35,11 @@ class Binding:
         self.names, self.parameters = list(named), list(named.values())
         self._check()
         self._slots, self._shapes = _slots(model, self.parameters), [p.shape for p in self.parameters]
+        self._registered = [slot for slots in self._slots for slot in slots]
+        self._held = [index for index, slots in enumerate(self._slots) for _ in slots]
+        """Which parameter each of them holds."""
+        self._known: dict[int, list[int]] = {}
+        """Where the stretches of the two vectors in use begin, by the vectors' own beginnings."""
         self.stretches: list[slice] = []
         offset = 0
         for parameter in self.parameters:
@@ -67,18 +74,23 @@ class Binding:
         self._versions = self._now()
 
     def _is_whole(self) -> bool:
-        flat, grad, size = self.flat.data_ptr(), self.grad.data_ptr(), self.flat.element_size()
-        for parameter, stretch, slots in zip(self.parameters, self.stretches, self._slots, strict=True):
-            if parameter.data_ptr() != flat + size * stretch.start:
+        if [parameter.data_ptr() for parameter in self.parameters] != self._pointers(self.flat):
+            return False
+        if self._binds_grad:
+            gradients = [parameter.grad for parameter in self.parameters]
+            pointers = [0 if gradient is None else gradient.data_ptr() for gradient in gradients]
+            if pointers != self._pointers(self.grad):
                 return False
-            if self._binds_grad and (
-                parameter.grad is None or parameter.grad.data_ptr() != grad + size * stretch.start
-            ):
-                return False
-            for slot in slots:
-                if slot.registry.get(slot.key) is not parameter:
-                    return False
-        return True
+        found = [registry.get(key) for registry, key in self._registered]
+        return all(map(operator.is_, found, [self.parameters[index] for index in self._held]))
+
+    def _pointers(self, flat: Tensor) -> list[int]:
+        """Return where in memory every parameter's stretch of a vector begins."""
+        base = flat.data_ptr()
+        if base not in self._known:
+            size = flat.element_size()
+            self._known = {**dict([*self._known.items()][-1:]), base: [base + size * s.start for s in self.stretches]}
+        return self._known[base]
 
     def _mend_one(self, index: int, slots: list[_Slot], is_owned_by_server: bool, takes_gradients: bool) -> None:
         name, shape = self.names[index], self._shapes[index]
@@ -114,6 +126,19 @@ class Binding:
         parameter.data = self.flat[stretch].view_as(parameter)
         if self._binds_grad:
             parameter.grad = self.grad[stretch].view_as(parameter)
+
+    def gradients(self) -> Iterator[Tensor]:
+        """Yield the gradients there are, as vectors, from where autograd has put them."""
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                yield _dense(parameter.grad).reshape(-1)
+
+    def non_finite_gradient(self) -> str | None:
+        """Return the name of the first parameter whose own gradient holds a NaN or an infinity."""
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            if parameter.grad is not None and not bool(_dense(parameter.grad).isfinite().all()):
+                return name
+        return None
 
     def gather_gradients(self) -> None:
         """Copy the gradients into `grad`, where they are not bound to it; of one that is None there is none."""
