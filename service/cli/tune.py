@@ -15,7 +15,8 @@ from service.cli.output import EXIT, INTERRUPTED, print_json, tell_error
 _STUDIES = Path("~/raysync_results/studies")
 
 EPILOG = (
-    "How little can my own job send?  raysync tune compression_ratio --job job.yaml --set floor.at_least=0.95\n\n"
+    "Examples: raysync tune compression_ratio\n\n"
+    "How little can my own job send?  raysync tune compression_ratio --job job.yaml --set floor.at_least=0.9\n\n"
     "A search of your own: a file with `base` (a job), `space` (fields by their paths: {low, high, log} or {choice}), "
     "`floor` (the metric and the bound a model must reach) and, if you like, `objective`, `scheduler` (asha, median, "
     "pbt, none), `search` (optuna, random), `trials`, `seeds`:  raysync tune my_search.yaml --working-dir my_code\n\n"
@@ -107,7 +108,7 @@ def tune(
         tell_error(error, str(error), as_json)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
-        words = "interrupted; what has ended is kept: raysync tune --list shows the study's id, --resume ID goes on"
+        words = "interrupted; what has ended is kept, and --resume ID goes on with it: --list shows the id"
         typer.echo(words, err=True)
         raise typer.Exit(INTERRUPTED) from None
     _tell(result, storage, address, as_json)

@@ -211,6 +211,20 @@ def test_a_search_that_comes_with_raysync_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
+@pytest.mark.timeout(240)
+def test_a_search_goes_around_a_users_own_job(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(BASE))
+    around = ["--job", tmp_path / "job.yaml", "--set", "floor.at_least=0.9", "--trials", "3"]
+    command = [BIN / "raysync", "tune", "compression_ratio", *around, "--storage", tmp_path / "studies"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr + done.stdout
+    (folder,) = (tmp_path / "studies").iterdir()
+    own = json.loads((folder / "jobs" / StudyStore(folder).trials()[0].jobs[0] / "job.json").read_text())
+    assert own["task"]["hidden"] == [16], "the first trial is the user's own job"
+    assert StudyStore(folder).spec().floor.at_least == 0.9
+
+
+@pytest.mark.matrix
 @pytest.mark.timeout(400)
 def test_a_killed_driver_is_resumed_and_finished_trials_stay(tmp_path: Path) -> None:
     """The command line itself, with a user's own search and task."""

@@ -45,7 +45,10 @@ ELSEWHERE = {
     "raysync run job.yaml": "tests/runtime/test_cli.py::test_what_an_interrupted_run_prints_goes_on",
     "raysync run {}": "tests/runtime/test_cli.py::test_what_an_interrupted_run_prints_goes_on",
     "raysync tune compression_ratio": "tests/runtime/test_studies.py::test_a_search_that_comes_with_raysync_runs",
-    "raysync tune my_search.yaml --trials 40": "tests/runtime/test_readme.py::test_the_readmes_own_search_finds_a_job",
+    "raysync tune compression_ratio --job job.yaml --set floor.at_least=0.9": (
+        "tests/runtime/test_studies.py::test_a_search_goes_around_a_users_own_job"
+    ),
+    "raysync tune my_search.yaml --working-dir my_code": "tests/runtime/test_readme.py::test_the_readmes_own_search_finds_a_job",
     "raysync tune --resume compression_ratio-3fa9b2 --trials +20": (
         "tests/runtime/test_studies.py::test_a_killed_driver_is_resumed_and_finished_trials_stay"
     ),
