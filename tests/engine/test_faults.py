@@ -85,8 +85,11 @@ def test_seed_replays_exactly() -> None:
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("name", ["bsp", "selsync", "selsync-overlap", "ssp", "fedavg-half"])
 def test_kill_at_every_point(name: str, point: str) -> None:
-    judged = {"every": 1, "on": "evaluator"}
-    spec = job(EVERY[name], budget={"steps": 12}, scale={"workers": 3, "shards": 2}, eval=judged)
+    judged, kept = (
+        {"every": 1, "on": "evaluator"},
+        {"every_rounds": 2 if point.endswith((".writing", ".cut")) else None},
+    )
+    spec = job(EVERY[name], budget={"steps": 12}, scale={"workers": 3, "shards": 2}, eval=judged, checkpoint=kept)
     simulation = AuditedSimulation(
         spec, workload=workload(spec), faults=tuple(Fault(action="kill", where=point, nth=n) for n in (1, 7))
     )
