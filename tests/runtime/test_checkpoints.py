@@ -26,7 +26,7 @@ def spec_of(workers: int = 3, **scale: Any) -> JobSpec:
         task={"kind": "digits", "hidden": [16]},
         scale={"workers": workers, "shards_in": "workers", "block_bytes": 1024, **scale},
         compression={"push": {"kind": "onebit"}},
-        checkpoint={"every_rounds": 4},
+        checkpoint={"every_rounds": 4, "keep": 100},
         budget={"steps": 40},
     )
 
