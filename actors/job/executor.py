@@ -250,13 +250,14 @@ class Executor:
         except OSError as error:
             self._is_short(f"{memory.resume} cannot be read now: {error}")
             return
-        self._num_launched = len({who.index for who in workers})
+        self._num_launched = 0
         memory.servers, memory.backups = (), ()
         self._begin_incarnation(takes_over=False)
         places = self._group.reserve(workers)
         self._is_short(places if isinstance(places, str) else None)
         if isinstance(places, str):
             return
+        self._num_launched = len({who.index for who in workers})
         self._leave_out(workers, () if manifest is None else manifest["workers"])
         spec = with_backups(self._spec, len({node for node, _ in places}))
         memory.replicas = spec.scale.replicas or 0
