@@ -211,7 +211,7 @@ def main() -> int:
         spec = spec.model_copy(update={"scale": spec.scale.model_copy(update={"spares": asked.spares})})
     ray.init(address="local", num_cpus=12, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     folder = tempfile.mkdtemp(prefix="raysync-chaos-")
-    nodes = Nodes(Path(folder), os.environ) if asked.node else None
+    nodes = Nodes(Path(folder), {**os.environ, "TMPDIR": folder}) if asked.node else None
     try:
         if asked.goodput:
             return goodput(spec, asked, folder)

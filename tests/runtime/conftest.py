@@ -49,7 +49,7 @@ def local_ray() -> Iterator[None]:
 @pytest.fixture
 def storage(local_ray: None, tmp_path: Path) -> Iterator[str]:
     """A place for jobs' folders; afterwards nothing of any job may be left."""
-    before = sockets()
+    before = sockets() | shared_memory()
     yield str(tmp_path / "results")
     left = leftovers(before)
     for job in {entry["name"].partition(":")[0] for entry in left.get("actors", [])}:
@@ -62,11 +62,21 @@ def sockets() -> set[Path]:
     return {*Path(os.environ["TMPDIR"]).glob("raysync-*")}
 
 
+def shared_memory() -> set[Path]:
+    """Return what this machine holds in shared memory beside Ray's own stores."""
+    return {found for found in Path("/dev/shm").iterdir() if found.name.startswith(("raysync", "psm_", "torch_"))}
+
+
 def leftovers(before: Set[Path] = frozenset()) -> dict[str, Any]:
-    """Return what jobs have left on this Ray and this machine: actors, placement groups, folders with sockets that
-    were not there `before`; tests of links kill theirs.
+    """Return what jobs have left on this Ray and this machine: actors, placement groups, folders with sockets and
+    shared memory that were not there `before`; tests of links kill theirs.
     """
     named = [entry for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == "raysync"]
     groups = [entry for entry in placement_group_table().values() if entry["state"] != "REMOVED"]
-    found = {"actors": named, "placement_groups": groups, "sockets": sockets() - before}
+    found = {
+        "actors": named,
+        "placement_groups": groups,
+        "sockets": sockets() - before,
+        "shared_memory": shared_memory() - before,
+    }
     return {kind: things for kind, things in found.items() if things}

@@ -5,6 +5,7 @@ stands still. They are children of the test that join its Ray.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -22,9 +23,11 @@ from tests.runtime.test_jobs import digits, end, running, wait_for
 
 @pytest.fixture
 def nodes(local_ray: None) -> Iterator[Nodes]:
-    found = Nodes(Path(tempfile.mkdtemp(prefix="rs-")), dict(os.environ))
+    folder = tempfile.mkdtemp(prefix="rs-")  # what is killed with the last process of a node stays there
+    found = Nodes(Path(folder), {**os.environ, "TMPDIR": folder})
     yield found
     found.end()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def join(nodes: Nodes) -> str:
