@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo simulate test matrix check bench bench-net faults chaos fuzz clean
+.PHONY: help demo simulate test matrix check bench bench-net faults chaos goodput fuzz clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,9 @@ faults: $(STAMP) ## Break the simulator on purpose: make faults COUNT=10000, or 
 
 chaos: $(STAMP) ## Kill and freeze processes of a real job on Ray: make chaos FAULTS=50; prints what it cost, picture in out/
 	$(BIN)/python -m tests.chaos --faults $(or $(FAULTS),20) --seed $(or $(SEED),1)
+
+goodput: $(STAMP) ## Samples trained with a fault every 30 s over those of a calm run, without and with a spare: make goodput MINUTES=10
+	$(BIN)/python -m tests.chaos --goodput --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
 
 fuzz: $(STAMP) ## Feed mutated payloads to the decoders: make fuzz COUNT=1000000
 	$(BIN)/python -m tests.fuzz --count $(or $(COUNT),200000)
