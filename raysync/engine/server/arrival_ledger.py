@@ -28,7 +28,7 @@ class ArrivalLedger(Ledger):
     def on_push(self, push: m.Push, block: ServerBlock, view: View) -> Effects:
         self._probe("shard.received")
         if push.round > self.applied.get(push.sender, -1):
-            block.absorb(push, len(view.members))
+            block.absorb(push, max(1, len(view.members)))  # none: the last leaver
             self.applied[push.sender] = push.round
             self._probe("shard.closed")
         return [Send(push.sender, m.Ack(block=self.index, round=push.round))]
