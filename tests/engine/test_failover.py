@@ -11,7 +11,7 @@ from raysync.address import COORDINATOR, Address, shard, worker
 from raysync.control.view import View
 from raysync.engine import messages as m
 from raysync.engine.effects import Send
-from raysync.engine.server.mirror import Following, Mirror
+from raysync.engine.server.mirror import Following, Mirror, packed, unpacked
 from raysync.sim import Fault, SimResult, Simulation
 from tests.audit import AuditedSimulation
 from tests.engine.test_mesh import LATE, SPARSE, mesh
@@ -181,6 +181,13 @@ def test_what_a_shard_says_waits_until_its_backup_has_heard_what_it_rests_on() -
     assert mirror.copied(told.message) == [], "once"
     assert following.copy(copy.message, heard.append) == [told], "it is told again"
     assert heard == [PUSH], "and not heard again"
+
+
+def test_a_backup_takes_in_bytes_of_any_length() -> None:
+    state = {"pushes": [{"payload": b"", "extra": b"more"}], "values": torch.arange(3.0)}
+    found = unpacked(packed(state))
+    assert found["pushes"] == state["pushes"]
+    assert torch.equal(found["values"], torch.arange(3.0))
 
 
 def test_copies_that_come_out_of_order_are_heard_in_order() -> None:

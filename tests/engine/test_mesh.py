@@ -15,6 +15,7 @@ from raysync.engine.member import Phase
 from raysync.errors import SpecError, TaskError
 from raysync.pipeline.trace import utilisation
 from raysync.sim import Fault, Network, Pace, Simulation, random_faults
+from raysync.sim.faults import random_freezes
 from raysync.spec import JobSpec, parse_spec
 from raysync.tasks.workload import Workload
 
@@ -301,11 +302,13 @@ CASES: tuple[tuple[int, int, Any, dict[str, Any]], ...] = (
 )
 
 
-def run_seed(seed: int) -> Simulation:
-    """Run one random schedule of faults on one of the meshes."""
+def run_seed(seed: int, *, freezes: int = 0) -> Simulation:
+    """Run one random schedule of faults on one of the meshes; where processes stand still, some have backups."""
     stages, pipelines, schedule, strategy = CASES[seed % len(CASES)]
     spec = mesh(stages, pipelines, schedule, strategy, budget={"steps": 20}, seed=seed)
-    faults = random_faults(seed, 3, 40, in_mesh=True)
+    if freezes and seed % 2:
+        spec = spec.model_copy(update={"scale": spec.scale.model_copy(update={"shards": 2, "replicas": 1})})
+    faults = random_faults(seed, 3, 40, in_mesh=True) + random_freezes(seed, freezes, 40, in_mesh=True)
     simulation = Simulation(
         spec, workload=WORKLOAD, faults=faults, durable=True, network=Network(latency_s=0.01), max_time_s=600
     )
@@ -329,6 +332,14 @@ def test_random_faults_end_in_one_model(part: int) -> None:
         assert simulation.coordinator.steps_made == 20, f"seed {seed}"
         assert one_model(simulation), f"seed {seed}"
     assert struck >= 20
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.matrix) for part in range(1, 8))])
+def test_processes_that_stand_still_end_in_one_model(part: int) -> None:
+    for seed in range(1000 + 21 * part, 1021 + 21 * part):
+        simulation = run_seed(seed, freezes=3)
+        assert simulation.coordinator.steps_made == 20, f"seed {seed}"
+        assert one_model(simulation), f"seed {seed}"
 
 
 TEXT = {"kind": "char_lm", "width": 16, "depth": 4, "heads": 2, "context": 16, "corpus_bytes": 50_000}
