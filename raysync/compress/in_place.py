@@ -25,8 +25,16 @@ if TYPE_CHECKING:
 
 _ALIGNED = 64
 """The numbers begin where a vector register's loads do not straddle cache lines."""
-_UNUSED = 3
-"""References to a buffer that only its room knows: the room's list, the loop's name, and the question itself."""
+_SPARE = 3
+"""So many buffers that nobody looks at are kept: what a slow peer held for long is given back."""
+
+
+def _references(buffers: list[NDArray[np.uint8]]) -> list[int]:
+    return [sys.getrefcount(buffer) for buffer in buffers]
+
+
+_UNUSED = _references([np.empty(1, np.uint8)])[0]
+"""References to a buffer that nothing but its room knows."""
 
 
 class Room:
@@ -57,9 +65,11 @@ class Room:
 
     def _free(self, size: int) -> NDArray[np.uint8]:
         known = self._buffers.setdefault(size, [])
-        for buffer in known:
-            if sys.getrefcount(buffer) == _UNUSED:
-                return buffer
+        unused = [index for index, count in enumerate(_references(known)) if count <= _UNUSED]
+        for index in reversed(unused[_SPARE:]):
+            del known[index]
+        if unused:
+            return known[unused[0]]
         raw = np.empty(size + _ALIGNED, np.uint8)
         start = -raw.ctypes.data % _ALIGNED
         buffer, length = raw[start : start + size], size - _ALIGNED

@@ -43,6 +43,16 @@ def values_address(payload: bytes) -> int:
     return values.data_ptr()
 
 
+def test_what_was_held_for_long_is_given_back() -> None:
+    room = Room()
+    held = [room.write(torch.full((SIZE,), float(number))) for number in range(20)]
+    assert len({values_address(payload) for payload in held}) == 20
+    assert [float(decode(payload, SIZE)[0]) for payload in held] == [*map(float, range(20))]
+    del held
+    (buffers,) = [room.write(torch.zeros(SIZE)) and known for known in room._buffers.values()]
+    assert len(buffers) == 3
+
+
 def test_a_tensor_holds_its_payload_too() -> None:
     room = Room()
     payload, numbers = room.take(SIZE)
