@@ -113,9 +113,9 @@ class History:
 
     def _write(self, events: Sequence[Event]) -> bool:
         try:
-            for event in events:
-                self._journal.add(event)
-            if not events:
+            if events:
+                self._journal.add(*events)
+            else:
                 self._journal.flush()
             self._journaling.succeeded()
         except OSError as error:

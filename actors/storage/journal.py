@@ -13,7 +13,7 @@ import logging
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,6 +29,8 @@ _REMEMBERED = 20_000
 _EVENTS, _LOGS = "events.jsonl", "logs.txt"
 _INDEXED_EVERY = 1000
 _TAIL_BYTES = 1 << 20
+
+_encode = msgspec.json.Encoder().encode
 
 logger = logging.getLogger(__name__)
 
@@ -81,17 +83,22 @@ class Journal:
             self.decided_step = self.decided_step if takes_over else -1
             self.decided.clear() if not takes_over else None
 
-    def add(self, event: Event) -> None:
-        """Take in a coordinator's event, once; raise `OSError` if it cannot be written now: it is not heard then."""
-        if event.sequence <= self.last_source:
+    def add(self, *events: Event) -> None:
+        """Take in a coordinator's events, in order and each once, with one write; raise `OSError` if they cannot be
+        written now: none of them is heard then.
+        """
+        fresh = [event for event in events if event.sequence > self.last_source]
+        if not fresh:
             return
         self._pay()
+        numbers = range(self.next_sequence, self.next_sequence + len(fresh))
         self._append(
-            msgspec.structs.replace(
-                event, sequence=self.next_sequence, source=event.sequence, incarnation=self.incarnation
-            )
+            [
+                msgspec.structs.replace(event, sequence=number, source=event.sequence, incarnation=self.incarnation)
+                for number, event in zip(numbers, fresh, strict=True)
+            ]
         )
-        self.last_source = event.sequence
+        self.last_source = fresh[-1].sequence
 
     def note(self, body: AnyEvent, time_s: float) -> None:
         """Take in an event of the controller's own; what cannot be written now is written later."""
@@ -152,26 +159,29 @@ class Journal:
                 incarnation=self.incarnation,
                 data=body.data,
             )
-            self._append(record)
+            self._append([record])
             self._owed.popleft()
 
-    def _append(self, record: Event) -> None:
-        line = msgspec.json.encode(record) + b"\n"
-        self._claim(record.sequence)
-        self._write(line)
-        self._count(record, line)
-        self._observe(record)
+    def _append(self, records: Sequence[Event]) -> None:
+        lines = [_encode(record) + b"\n" for record in records]
+        for record in records:
+            self._claim(record.sequence)
+        self._write(b"".join(lines))
+        for record, line in zip(records, lines, strict=True):
+            self._count(record, line)
+            self._observe(record)
         with self.grown:
-            self._recent.append(record)
+            self._recent.extend(records)
             self.grown.notify_all()
-        if record.kind == Metrics.kind:
-            self._board.draw(record)
+        for record in records:
+            if record.kind == Metrics.kind:
+                self._board.draw(record)
 
-    def _write(self, line: bytes) -> None:
-        """Write a whole line or nothing: a full disk may take a part of it."""
+    def _write(self, lines: bytes) -> None:
+        """Write whole lines or nothing: a full disk may take a part of them."""
         try:
-            if self._events.write(line) != len(line):
-                raise OSError(errno.ENOSPC, "only a part of an event could be written")
+            if self._events.write(lines) != len(lines):
+                raise OSError(errno.ENOSPC, "only a part of the events could be written")
         except OSError:
             with contextlib.suppress(OSError):
                 self._events.truncate(self._size_bytes)

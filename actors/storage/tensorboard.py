@@ -31,19 +31,26 @@ class Board:
         self._path, self._folder = path, folder
         self._writer: Any = None
         self._drawn_s = -math.inf
+        self._plain: set[str] = set()
         self._sent: dict[str, int] = {}
         """How much of each file is where the job's folder is."""
         self._copied_s = -math.inf
 
     def draw(self, event: Event) -> None:
         """Take in a metrics event."""
-        if event.time_s < self._drawn_s + _DRAW_EVERY_S and not any(map(is_evaluation, event.data)):
+        if event.time_s < self._drawn_s + _DRAW_EVERY_S and not self._evaluates(event):
             return
         self._drawn_s = event.time_s
         try:
             self._draw(event)
         except OSError as error:
             self._give_up(error)
+
+    def _evaluates(self, event: Event) -> bool:
+        """Return whether an event holds an evaluation; names that are none are remembered, as they come every step."""
+        unknown = event.data.keys() - self._plain
+        self._plain |= {name for name in unknown if not is_evaluation(name)}
+        return not event.data.keys() <= self._plain
 
     def flush(self, is_last: bool = False) -> None:
         """Make what was drawn visible; raise `OSError` if it cannot be copied where the job's folder is."""

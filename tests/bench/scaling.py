@@ -5,28 +5,46 @@ python -m tests.bench scaling     JSON lines, and the ratio of the largest job's
 
 from __future__ import annotations
 
+import gc
+import pickle
+import tempfile
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from actors.link.frames import Assembler, encoded, whole_head
+from actors.storage.folder import Folder
+from actors.storage.journal import Journal
 from raysync.address import COORDINATOR, shard, worker
 from raysync.compress import Identity
 from raysync.control.view import View
 from raysync.engine import messages as m
 from raysync.engine.coordinator import Coordinator
-from raysync.engine.effects import Send
+from raysync.engine.effects import Effects, Note, Send
 from raysync.engine.server.shard import Shard
 from raysync.engine.worker import Worker
+from raysync.events import Event, Metrics
 from raysync.spec import JobSpec, parse_spec
 from raysync.tasks.workload import Workload
 from tests.bench.record import record
 
 WORKERS = (2, 8, 32, 128, 512, 1024)
 MEGABYTES = (1, 4, 16, 64)
+STEPS_PER_TELL, EVENTS_PER_TELL = 25, 2500
+"""Of so many steps the controller hears at a time, asking every quarter of a second; and so many events at most."""
+REPORTED = {
+    "train/loss": 1.0,
+    "train/samples": 32.0,
+    "comm/bytes_up": 1e6,
+    "comm/bytes_down": 1e6,
+    "comm/dense_bytes": 1e7,
+    "feedback/residual_norm": 0.1,
+    "time/compute_s": 0.01,
+}
 STRATEGIES: dict[str, dict[str, Any]] = {
     "bsp": {"kind": "bsp"},
     "selsync": {"kind": "selsync", "delta": 0.3, "warmup_steps": 0},
@@ -47,31 +65,72 @@ def _spec(strategy: dict[str, Any], workers: int, **changes: Any) -> JobSpec:
     return parse_spec(data)
 
 
-def coordinator_us(kind: str, workers: int, steps: int) -> float:
-    """Return the coordinator's processor time per worker and step, in microseconds."""
+class Costs(NamedTuple):
+    """What a worker's step costs those who decide and write down, in microseconds of processor time."""
+
+    coordinator: float
+    """Its core."""
+    wire: float
+    """Reading reports and writing decisions, as the control lane does."""
+    controller: float
+    """Taking the events over from the coordinator, and writing them into the journal."""
+
+
+def step_us(kind: str, workers: int, steps: int) -> Costs:
+    """Return what one step of one worker costs, with real messages and a real journal."""
     core = Coordinator(COORDINATOR, _spec(STRATEGIES[kind], workers))
     senders = [*map(worker, range(workers))]
     for sender in senders:
         core.handle(m.Join(sender=sender, num_samples=100_000, num_elements=100))
-    metrics = {
-        "train/loss": 1.0,
-        "train/samples": 32.0,
-        "comm/bytes_up": 1e6,
-        "comm/bytes_down": 1e6,
-        "comm/dense_bytes": 1e7,
-        "feedback/residual_norm": 0.1,
-        "time/compute_s": 0.01,
-    }
     reports = [
-        [m.Report(view=1, sender=sender, step=step, values=(0.01,), metrics=metrics) for sender in senders]
+        [m.Report(view=1, sender=sender, step=step, values=(0.01,), metrics=REPORTED) for sender in senders]
         for step in range(steps)
     ]
+    effects: Effects = []
     started = time.process_time()
     for step in reports:
         for report in step:
-            core.handle(report)
-            core.settle()
-    return 1e6 * (time.process_time() - started) / (steps * workers)
+            effects += core.handle(report)
+            effects += core.settle()
+    passed = time.process_time() - started
+    decisions = [effect for effect in effects if isinstance(effect, Send)]
+    events = [effect.event for effect in effects if isinstance(effect, Note)]
+    scale = 1e6 / (steps * workers)
+    return Costs(scale * passed, scale * _wire_s(reports, decisions), scale * _controller_s(events, steps))
+
+
+def _wire_s(reports: list[list[m.Report]], decisions: list[Send]) -> float:
+    """Return what the bytes of all these messages cost the coordinator."""
+    packed = [whole_head(report.sender, COORDINATOR, encoded(report)) for step in reports for report in step]
+    assembler = Assembler()
+    started = time.process_time()
+    for frame in packed:
+        assembler.feed(frame, b"")
+    last: m.Message | None = None
+    text = b""
+    for send in decisions:
+        if send.message is not last:
+            last, text = send.message, encoded(send.message)
+        whole_head(COORDINATOR, send.to, text)
+    return time.process_time() - started
+
+
+def _controller_s(events: list[Event], steps: int) -> float:
+    """Return what it costs to hand events over as Ray does, a quarter of a second of them at a time, and to write them."""
+    share = min(EVENTS_PER_TELL, max(1, len(events) * STEPS_PER_TELL // steps))
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(Folder(folder))
+        journal.begin(1)
+        journal.note(Metrics({"train/loss": 1.0}), 0.0)  # which draws: what that needs is loaded once
+        gc.freeze()  # the controller's process holds none of the bench's reports
+        started = time.process_time()
+        for at in range(0, len(events), share):
+            told = pickle.loads(pickle.dumps(events[at : at + share]))
+            journal.add(*told)
+        passed = time.process_time() - started
+        gc.unfreeze()
+        journal.close()
+    return passed
 
 
 def shard_us(workers: int, rounds: int) -> float:
@@ -143,9 +202,11 @@ def main() -> int:
     """Measure and print; 1 if a cost grows by more than the bar."""
     ratios: dict[str, float] = {}
     for kind in STRATEGIES:
-        costs = {n: _least(lambda n=n, kind=kind: coordinator_us(kind, n, max(6, 4096 // n))) for n in WORKERS}
-        ratios[f"coordinator, {kind}, us per worker and step"] = costs[WORKERS[-1]] / costs[WORKERS[0]]
-        record("scaling", what="coordinator", strategy=kind, us_per_worker=costs)
+        found = {n: [step_us(kind, n, max(6, 4096 // n)) for _ in range(3)] for n in WORKERS}
+        for what in Costs._fields:
+            costs = {n: min(getattr(cost, what) for cost in found[n]) for n in WORKERS}
+            ratios[f"{what}, {kind}, us per worker and step"] = costs[WORKERS[-1]] / costs[WORKERS[0]]
+            record("scaling", what=what, strategy=kind, us_per_worker=costs)
     costs = {n: _least(lambda n=n: shard_us(n, max(4, 2048 // n))) for n in WORKERS}
     ratios["shard, us per push"] = costs[WORKERS[-1]] / costs[WORKERS[0]]
     record("scaling", what="shard", us_per_push=costs)

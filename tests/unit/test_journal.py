@@ -182,6 +182,22 @@ def test_a_full_disk_costs_no_event_and_leaves_no_half_line(tmp_path: Path) -> N
     assert [record.data["state"] for record in records[1:3]] == ["RUNNING", "PAUSED"]
 
 
+def test_what_is_told_together_is_written_at_once_or_not_at_all(tmp_path: Path) -> None:
+    journal = Journal(Folder(str(tmp_path)))
+    journal.add(event(0))
+    disk = FullDisk(journal._events)
+    journal._events = disk  # type: ignore[assignment]
+    with pytest.raises(OSError, match="only a part"):
+        journal.add(*map(event, range(1, 40)))
+    assert journal.last_source == 0
+    assert [record.sequence for record in all_records(Folder(str(tmp_path)))] == [0], "of half a page nothing is left"
+    disk.is_full = False
+    journal.add(*map(event, range(50)))
+    journal.close()
+    records = all_records(Folder(str(tmp_path)))
+    assert [(record.sequence, record.source) for record in records] == [(number, number) for number in range(50)]
+
+
 def test_a_store_that_does_not_answer_is_an_oserror_and_later_it_is_all_there(far: Far) -> None:
     folder = Folder("far://job")
     journal = Journal(folder)
