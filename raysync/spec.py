@@ -282,6 +282,11 @@ class JobSpec(Value):
             raise ValueError(f"strategy {self.strategy.kind!r} has no pipelines; choose async_sparse")
         if self.scale.stages > 1 and self.scale.spares:
             raise ValueError("scale.spares stand by for whole workers; leave it out for jobs with stages")
+        if self.scale.stages > 1 and self.strategy.needs.lands_late:
+            raise ValueError(
+                "strategy.landing='late' has no pipelines; leave it out, or choose async_sparse, where all that is "
+                "averaged lands late"
+            )
         if self.scale.stages > 1 and self.scale.shards_in == "workers":
             raise ValueError("scale.shards_in='workers' is for jobs without stages; leave it out")
         return self

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from raysync.address import COORDINATOR, EVALUATOR, Address, Role, shard, worker
-from raysync.sim import Pace, random_faults
+from raysync.sim import Network, Pace, random_faults
 from raysync.sim.faults import random_freezes
 from raysync.spec import JobSpec, parse_spec
 from raysync.tasks.workload import Workload
@@ -85,6 +85,8 @@ def make_spec(seed: int) -> JobSpec:
     workers = choose.choice((1, 2, 2, 3, 4))
     strategy = STRATEGIES[seed % len(STRATEGIES)]
     averages = strategy["kind"] not in ("bsp", "ssp") and strategy.get("aggregate") != "gradients"
+    if averages and random.Random(f"landing/{seed}").random() < 0.5:
+        strategy = {**strategy, "landing": "late"}
     return parse_spec(
         {
             "name": f"faults-{seed}",
@@ -159,10 +161,13 @@ def make_simulation(seed: int, *, is_troubled: bool = True) -> AuditedSimulation
     """
     choose = random.Random(f"world/{seed}")
     spec = make_spec(seed)
+    is_late = spec.strategy.needs.lands_late
+    far_s = random.Random(f"line/{seed}").choice((0.0, 0.03, 0.1)) if is_late else 0.0
     simulation = AuditedSimulation(
         spec,
         workload=_workload(spec.task.model_dump_json()),
         faults=random_faults(seed, choose.randint(1, 8), 15) + random_freezes(seed, seed % 3 if is_troubled else 0, 15),
+        network=Network(latencies_s={f"shard/{number}": far_s for number in range(99)} if far_s else {}),
         pace=Pace(step_s=0.02, jitter=0.3, hiccup_share=0.05, slow={0: choose.choice((1.0, 3.0))}),
         max_time_s=600,
     )

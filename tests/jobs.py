@@ -68,8 +68,7 @@ class WatchedSimulation(Simulation):
         if point == "worker.synced":
             core = self.cores[address]
             assert isinstance(core, Worker)
-            assert core.round.decision is not None
-            self.after_round[core.round.decision.round][core.id] = visible(core)
+            self.after_round[max(core.shared.rounds)][core.id] = visible(core)
         super()._probe(address, point)
 
 

@@ -74,6 +74,8 @@ class Report(Message, frozen=True):
     """The sender's part of an evaluation, where one is made at this step."""
     skipped: tuple[Skipped, ...] = ()
     """Batches of the sender's that count for nothing, and were not told of yet."""
+    landed: int = -1
+    """The last round that the sender has taken in, where rounds land late."""
 
 
 class AskView(Message, frozen=True):
@@ -158,6 +160,8 @@ class Decision(Message, frozen=True):
     leavers: tuple[Address, ...] = ()
     """Who leaves after this step."""
     final: bool = False
+    lands: bool = False
+    """No round is on its way when the next step begins, neither an earlier one nor the one this step ends in."""
     free_until: int = 0
     """The next step that is decided about: to it workers run by themselves."""
     life: int = 0

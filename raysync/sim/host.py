@@ -424,7 +424,8 @@ class SimHost(Host):
         self.ledger.sent(message)
         size_bytes = _MESSAGE_BYTES + message.payload_bytes
         own = core.spec.transport
-        arrival_s = self._wires.arrival_s(str(core.address), str(send.to), size_bytes, self.now_s, own)
+        is_control = message.payload_bytes == 0
+        arrival_s = self._wires.arrival_s(str(core.address), str(send.to), size_bytes, self.now_s, own, is_control)
         fault = self._injector.due(type(message).__name__)
         deliver = lambda: self._deliver(send, core)  # noqa: E731
         if fault is None or fault.action == "duplicate":

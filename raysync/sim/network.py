@@ -27,6 +27,8 @@ class Network(Value):
     """Hosts with a bandwidth of their own, for example {"worker/0": 10e6}."""
     hosts: dict[str, str] = Field(default_factory=dict)
     """Cores that share a host, for example {"shard/0": "worker/0"}; messages inside a host take no time."""
+    has_lanes: bool = False
+    """Messages without a payload go beside those with one, as on connections of their own; else they queue behind."""
     latencies_s: dict[str, float] = Field(default_factory=dict)
     """Hosts that are further from all others, for example {"server": 0.05}."""
 
@@ -82,19 +84,29 @@ class Wires:
         self._out_free_s: dict[str, float] = {}
         self._in_free_s: dict[str, float] = {}
 
-    def arrival_s(self, sender: str, receiver: str, size_bytes: int, now_s: float, own: Transport = _AT_ONCE) -> float:
+    def arrival_s(
+        self,
+        sender: str,
+        receiver: str,
+        size_bytes: int,
+        now_s: float,
+        own: Transport = _AT_ONCE,
+        is_control: bool = False,
+    ) -> float:
         """Return when a message sent now arrives, and occupy both ends until then; `own` are the sender's limits."""
         source, target = (self._network.hosts.get(address, address) for address in (sender, receiver))
         if source == target:
             return now_s
-        start_s = max(now_s, self._out_free_s.get(source, 0.0))
+        lane = "/control" if is_control and self._network.has_lanes else ""
+        way_out, way_in = source + lane, target + lane
+        start_s = max(now_s, self._out_free_s.get(way_out, 0.0))
         sent_s = start_s + 8 * size_bytes / min(self._bandwidth(source), 1e6 * (own.limit_mbit or math.inf))
         far = self._network.latencies_s
         latency_s = max(self._network.latency_s, far.get(source, 0.0), far.get(target, 0.0))
         latency_s += own.latency_ms / 1e3
-        begin_s = max(start_s + latency_s, self._in_free_s.get(target, 0.0))
+        begin_s = max(start_s + latency_s, self._in_free_s.get(way_in, 0.0))
         arrival_s = max(sent_s + latency_s, begin_s + 8 * size_bytes / self._bandwidth(target))
-        self._out_free_s[source], self._in_free_s[target] = sent_s, arrival_s
+        self._out_free_s[way_out], self._in_free_s[way_in] = sent_s, arrival_s
         return arrival_s
 
     def _bandwidth(self, host: str) -> float:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from raysync.sync.async_sparse import AsyncSparse
-from raysync.sync.base import Choice, Needs, PayloadKind, StepContext, Strategy
+from raysync.sync.base import Averaging, Choice, Needs, PayloadKind, StepContext, Strategy
 from raysync.sync.bsp import BSP
 from raysync.sync.diloco import DiLoCo
 from raysync.sync.fedavg import FedAvg
@@ -22,6 +22,7 @@ __all__ = [
     "SSP",
     "AnyStrategy",
     "AsyncSparse",
+    "Averaging",
     "Choice",
     "DiLoCo",
     "FedAvg",

@@ -32,6 +32,8 @@ class Needs(NamedTuple):
     """bounded: how many clocks the fastest worker may be ahead when it reads."""
     signal: Signal | None = None
     """What workers measure for the decision; None for strategies that listen to nothing."""
+    lands_late: bool = False
+    """Workers go on while a round is on its way; what it brings lands between two later steps."""
 
 
 @dataclass(frozen=True)
@@ -97,3 +99,16 @@ class Strategy(Value):
     def default_outer(self, optimizer: AnyOptimizer) -> AnyOptimizer:
         """Return the server's update rule where the job names none."""
         return SGD(lr=1.0)
+
+
+class Averaging(Strategy):
+    """Strategies whose workers take local steps and average what these came to."""
+
+    landing: Literal["wait", "late"] = "wait"
+    """Wait for a round that was begun; or go on, and add what the others bring when it has come: a slow link then costs
+    bytes, not time. One round is on its way at a time.
+    """
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(lands_late=self.landing == "late")

@@ -11,10 +11,10 @@ from typing import Literal
 from pydantic import Field
 
 from raysync.optim import SGD, AnyOptimizer
-from raysync.sync.base import Choice, StepContext, Strategy
+from raysync.sync.base import Averaging, Choice, StepContext
 
 
-class DiLoCo(Strategy):
+class DiLoCo(Averaging):
     """Distributed low-communication training."""
 
     kind: Literal["diloco"] = "diloco"

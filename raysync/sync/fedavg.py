@@ -13,11 +13,11 @@ from typing import Literal
 from pydantic import Field
 
 from raysync.address import Address
-from raysync.sync.base import Choice, StepContext, Strategy
+from raysync.sync.base import Averaging, Choice, StepContext
 from raysync.value import whole
 
 
-class FedAvg(Strategy):
+class FedAvg(Averaging):
     """Federated averaging (McMahan et al. 2017)."""
 
     kind: Literal["fedavg"] = "fedavg"

@@ -10,11 +10,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from raysync.sync.base import Choice, StepContext, Strategy
+from raysync.sync.base import Averaging, Choice, StepContext
 from raysync.value import whole
 
 
-class LocalSGD(Strategy):
+class LocalSGD(Averaging):
     """Local SGD (Stich 2019), post-local SGD (Lin et al. 2020), QSR."""
 
     kind: Literal["local_sgd"] = "local_sgd"

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from raysync.sync.base import Choice, Needs, StepContext, Strategy
+from raysync.sync.base import Averaging, Choice, Needs, StepContext
 from raysync.sync.signal import AnySignal, GradChange
 from raysync.value import Threshold, whole
 
@@ -36,7 +36,7 @@ _ADAPTATION = 0.5
 """How fast the target-rate controller moves: delta changes by this share of the rate error per step, on a log scale."""
 
 
-class SelSync(Strategy):
+class SelSync(Averaging):
     """Selective synchronisation."""
 
     kind: Literal["selsync"] = "selsync"
@@ -66,6 +66,10 @@ class SelSync(Strategy):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.landing == "late" and self.aggregate == "gradients":
+            raise ValueError(
+                "landing='late' needs aggregate: parameters; a mean gradient that comes late is of a step that is over"
+            )
         longest = self.longest_gap
         if longest is not None and longest < self.shortest_gap:
             raise ValueError(f"max_interval={longest} must be >= min_interval={self.shortest_gap}")
@@ -78,7 +82,8 @@ class SelSync(Strategy):
     @property
     def needs(self) -> Needs:
         exchange = "relayed_gradient" if self.aggregate == "gradients" else "displacement"
-        return Needs(exchange=exchange, decides_ahead=self.overlap, signal=self.signal)
+        late = self.landing == "late"
+        return Needs(exchange=exchange, decides_ahead=self.overlap, signal=self.signal, lands_late=late)
 
     @property
     def _is_auto(self) -> bool:

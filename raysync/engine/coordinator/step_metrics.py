@@ -16,7 +16,7 @@ from raysync.rate import Rate
 from raysync.spec import JobSpec
 from raysync.sync.base import Choice
 
-_OWN = ("_has_clocks", "_rate", "_untold", "_of_step", "_last", "_last_reads")
+_OWN = ("_has_clocks", "_rate", "_untold", "_of_step", "_last", "_last_reads", "_lands_late", "_judged_parts")
 """What belongs to this life of the job and is not saved, or is saved on its own."""
 
 
@@ -26,6 +26,9 @@ class StepMetrics:
     def __init__(self, spec: JobSpec, registry: Sequence[Metric] | None = None) -> None:
         registry = metrics_of(spec.scale.stages) if registry is None else registry
         self._has_clocks = pacing_of(spec).applies_on_arrival
+        self._lands_late = spec.strategy.needs.lands_late
+        self._judged_parts: dict[int, list[m.Judgement]] = {}
+        """Of rounds that land late, and so at another step on each worker: what came of each part so far."""
         self.last_sync_step = -1
         self.local_steps = self.sync_steps = 0
         self.reads = self.staleness_sum = self.staleness_max = 0
@@ -84,10 +87,22 @@ class StepMetrics:
         found |= self._of_job(found, now_s)
         if read := [self._last_reads[worker] for worker in reports if worker in self._last_reads]:
             found["staleness/last"] = float(max(read))
-        found |= evaluation([report.judged for report in reports.values() if report.judged is not None])
+        judged = [report.judged for report in reports.values() if report.judged is not None]
+        found |= self._gathered(judged) if self._lands_late else evaluation(judged)
         for name in self._untold:
             found.pop(name, None)
         return found
+
+    def _gathered(self, judged: Sequence[m.Judgement]) -> dict[str, float]:
+        """Return the metrics of the newest round of which all parts have been judged by now, once."""
+        for part in judged:
+            self._judged_parts.setdefault(part.round, []).append(part)
+        for round in sorted(self._judged_parts, reverse=True):
+            found = evaluation(self._judged_parts[round])
+            if found:
+                self._judged_parts = {later: told for later, told in self._judged_parts.items() if later > round}
+                return found
+        return {}
 
     def judged(self, told: m.Judged) -> dict[str, float]:
         """Return the metrics of a model; nothing if they were told before, or those of a later one."""
@@ -105,12 +120,12 @@ class StepMetrics:
         rate = self._rate.add(combined.get("train/samples", 0.0), now_s)
         if rate is not None:
             found["train/samples_per_s"] = rate
-        if self._has_clocks:
+        if self._has_clocks or self._lands_late:
             found |= {
                 "staleness/max": float(self.staleness_max),
                 "staleness/mean": self.staleness_sum / max(1, self.reads),
             }
-        else:
+        if not self._has_clocks:
             found |= {"sync/lssr": self.lssr, "sync/rounds": float(self.sync_steps)}
         for name, value in (("sync/grad_delta", self.last_score), ("sync/delta", self.last_threshold)):
             if value is not None and math.isfinite(value):

@@ -41,6 +41,10 @@ class Exchange:
         """Every block of a round has arrived; `resets` if the optimizer's moments begin anew after it."""
         shared.adopt()
 
+    def landed(self, replica: Replica, shared: SharedVector, resets: bool) -> None:
+        """A round has come while the worker went on; `resets` as above."""
+        raise NotImplementedError
+
     def shown(self, replica: Replica, shared: SharedVector) -> Tensor:
         """Return the parameters that are evaluated and saved."""
         return shared.visible

@@ -25,3 +25,8 @@ class Displacement(Exchange):
         shared.adopt()
         if resets:
             replica.reset_optimizer()
+
+    def landed(self, replica: Replica, shared: SharedVector, resets: bool) -> None:
+        shared.land()
+        if resets:
+            replica.reset_optimizer()

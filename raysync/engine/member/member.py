@@ -21,6 +21,7 @@ from raysync.engine.effects import Effects, KeepModel, Send
 from raysync.engine.exchange import exchange_of
 from raysync.engine.member.courier import Courier
 from raysync.engine.member.data_views import DataViews
+from raysync.engine.member.flight import Flight
 from raysync.engine.member.free_run import FreeRun
 from raysync.engine.member.phase import Phase
 from raysync.engine.member.round import Owed, WorkerRound
@@ -75,6 +76,11 @@ class Member:
         self._exchange = exchange_of(spec)
         self.free_run = FreeRun(address, spec, replica, self.shared) if self._exchange.averages_parts else None
         """How it runs between the steps that all members decide about, where it does."""
+        self._lands_late = spec.strategy.needs.lands_late
+        self.flight: Flight | None = None
+        """The round that is on its way while the member goes on."""
+        self._now_s = 0.0
+        """When it was last spoken to."""
         self._free_until = 0
         """Up to this step nothing is decided."""
         self._hold: int | None = None
@@ -142,6 +148,9 @@ class Member:
     def _begins(self) -> None:
         """A step may be computed: the member has joined, or the last one is over."""
 
+    def _showing_since(self, step: int) -> None:
+        """A round has landed, and what is visible since is what the members of a step begin with."""
+
     def _breaks_off(self) -> None:
         """The member is not in any more: what it was computing does not count."""
 
@@ -170,9 +179,12 @@ class Member:
             wants_out=self._wants_out,
             judged=self.judging.judge(self.step, view),
             skipped=skipped,
+            landed=self._last_landed if self._lands_late else -1,
         )
         self._reports = [*self._reports[-max(1, self.spec.decision_lead) :], report]
         handed = self.judging.hand_over(self.step, view)
+        if self.flight is not None:
+            handed = handed + self.flight.asks(self._courier(), self._now_s)
         if self.free_run is not None:
             return self._run_on(report) + handed
         if self.round.pushes_first:
@@ -246,6 +258,7 @@ class Member:
             if life < self._life:
                 return []  # its coordinator has been succeeded
             self._life = life
+        self._now_s = now_s
         match message:
             case m.Welcome():
                 return self._on_welcome(message)
@@ -280,7 +293,7 @@ class Member:
                 self.judging.judged(message)
                 return []
             case m.CheckpointRequest():
-                state = self.state_dict if self.phase is Phase.DECIDING else None
+                state = self.state_dict if self.phase is Phase.DECIDING and self.flight is None else None
                 asked = self._contribution.asked(message, state)
                 return asked + (self._again() if self.phase is Phase.PARTING else [])
             case m.PartKept():
@@ -303,7 +316,8 @@ class Member:
         """
         asks_shards = self.phase in (Phase.FETCHING, Phase.ACKING, Phase.SYNCING, Phase.HANDING)
         asked = m.AskView(sender=self.address, view=self.view.number)
-        return self._again() + ([Send(COORDINATOR, asked)] if asks_shards else [])
+        again = self._again() + self._asks_of_flight()
+        return again + ([Send(COORDINATOR, asked)] if asks_shards or self.flight is not None else [])
 
     def _again(self) -> Effects:
         """Return again whatever this worker is waiting for an answer to."""
@@ -347,11 +361,15 @@ class Member:
         self._free_until, self._hold = welcome.free_until, None
         if self.free_run is not None:
             self.free_run.parts.met()
+        self._give_up_flight()
         self.round.forget()
         self._enter(Phase.FETCHING, range(len(self.shared.blocks)))
         return self._again()
 
     def _on_state(self, state: m.State) -> Effects:
+        if self.flight is not None:
+            is_its = state.view == self.view.number and self.flight.expects(state.block, state.round)
+            return self._arrived(state) if is_its else []
         expected = self.phase in (Phase.FETCHING, Phase.SYNCING) and state.view == self.view.number
         if not expected or state.block not in self.round.waiting:
             return []
@@ -367,6 +385,7 @@ class Member:
         if self.round.waiting or self._welcome is None:
             return []
         self.shared.adopt()
+        self._showing_since(self.step)
         self.round.samples = 0
         if self._welcome.finished:
             self._finished = True
@@ -384,8 +403,9 @@ class Member:
             if self.phase is Phase.HANDING:
                 return self._part()  # taken for dead on its way out
             self._breaks_off()
+            self._give_up_flight()
             self._enter(Phase.JOINING)
-        effects = self._again()
+        effects = self._again() + self._asks_of_flight()
         if is_succeeded and self.phase is not Phase.DECIDING:
             effects += self._told_again()  # a new coordinator may lack what the last one was told
         return effects
@@ -425,8 +445,17 @@ class Member:
         self._probe("worker.decided")
         if not self._is_skipped:
             self._exchange.decided(self.replica, self._lr(), decision.payload_kind if decision.sync else None)
+        if self.flight is not None and (decision.sync or decision.lands):
+            self._enter(Phase.LANDING)
+            return []
+        return self._begin_round(decision)
+
+    def _begin_round(self, decision: m.Decision) -> Effects:
+        """Do as was decided, with nothing on its way."""
         if not decision.sync:
             return self._finish_step()
+        if self._lands_late and not decision.lands:
+            return self._take_off(decision)
         self.trainer.round_begins()
         if self.free_run is not None:
             self.free_run.parts.met()
@@ -438,7 +467,60 @@ class Member:
             effects += self._on_update(update)
         return effects
 
+    def _take_off(self, decision: m.Decision) -> Effects:
+        """Push, and go on: the round lands when it has come."""
+        owed, blocks = self.round.owed(self.step, is_acking=False), range(len(self.shared.blocks))
+        self.flight = Flight(decision, owed, blocks, float(self.round.samples), self._lr())
+        effects = self._push_off(self.flight, decision)
+        self.round.samples = 0
+        self._probe("worker.pushed")
+        effects += self._finish_step()
+        for update in self.round.early(decision.round):
+            effects += self._on_update(update)
+        return effects
+
+    def _push_off(self, flight: Flight, decision: m.Decision) -> Effects:
+        """Return all pushes; nothing of what the worker has come to if not all of it is finite."""
+        if not self.replica.is_finite():
+            why = "the local parameters hold a NaN or an infinity"
+            self._untold += (self.trainer.drop_progress(self.step, decision.round, why),)
+        self.shared.take_off()
+        return flight.push(self._courier(decision.view), self.round, range(len(self.shared.blocks)))
+
+    def _arrived(self, result: m.Update | m.State) -> Effects:
+        """A block's outcome of the round on its way has come; with the last one it lands, and whatever waited for that
+        goes on.
+        """
+        flight, decision = self.flight, self.round.decision
+        assert flight is not None
+        flight.came(result)
+        if flight.waiting:
+            return []
+        self._probe("worker.updating")
+        self.trainer.round_begins()
+        flight.land(self.round, self.shared)
+        self.trainer.round_ends()
+        self._exchange.landed(self.replica, self.shared, self.spec.inner_state == "reset")
+        self.flight = None
+        self._showing_since(flight.decision.step + 1)
+        self._probe("worker.synced")
+        return self._begin_round(decision) if self.phase is Phase.LANDING and decision is not None else []
+
+    def _give_up_flight(self) -> None:
+        """Whoever begins anew is sent what the round came to."""
+        self.flight = None
+        self.shared.give_up()
+
+    def _asks_of_flight(self) -> Effects:
+        return [] if self.flight is None else self.flight.questions(self._courier())
+
+    @property
+    def _last_landed(self) -> int:
+        return max(self.shared.rounds, default=-1)
+
     def _on_update(self, update: m.Update) -> Effects:
+        if self.flight is not None and self.flight.expects(update.block, update.round):
+            return self._arrived(update)
         decision = self.round.decision
         if self.phase is not Phase.SYNCING or decision is None or update.round > decision.round:
             self.round.set_aside(update)
@@ -456,6 +538,7 @@ class Member:
         self.trainer.round_ends()
         resets = self.spec.inner_state == "reset"
         self._exchange.closed(self.replica, self.shared, self._lr(), decision.payload_kind, resets)
+        self._showing_since(decision.step + 1)
         self._probe("worker.synced")
         return self._finish_step()
 
@@ -501,6 +584,8 @@ class Member:
 
     def _on_need_push(self, message: m.NeedPush) -> Effects:
         """Send a push again that the shard has never seen, or has lost with its process."""
+        if self.flight is not None and self.flight.owes(message):
+            return self.flight.push(self._courier(self.flight.decision.view), self.round, [message.block])
         is_owed = self._owed is not None and message.round == self._owed.round and message.block in self.round.waiting
         return self._push([message.block]) if is_owed else []
 

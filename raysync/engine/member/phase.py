@@ -17,7 +17,7 @@ class Phase(StrEnum):
     READY = "ready"
     """the host, to compute a step"""
     LANDING = "landing"
-    """the means that are in the air, before all meet"""
+    """the means that are in the air, before all meet; the round that is, before the next begins"""
     ACKING = "acking"
     """acknowledgements of its pushes, where they are applied on arrival"""
     DECIDING = "deciding"

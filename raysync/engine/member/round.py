@@ -101,11 +101,16 @@ class WorkerRound:
         owes = decision.participants is None or self._address in decision.participants
         return Owed(decision.round, decision.participants, decision.payload_kind) if owes else None
 
-    def push(self, courier: Courier, owed: Owed | None, blocks: Iterable[int], lr: float) -> Effects:
-        """Return the pushes of these blocks that are owed: the first leaves before the second is encoded."""
+    def push(
+        self, courier: Courier, owed: Owed | None, blocks: Iterable[int], lr: float, weight: float | None = None
+    ) -> Effects:
+        """Return the pushes of these blocks that are owed: the first leaves before the second is encoded. They weigh
+        what has been read up to now, unless it is said.
+        """
         if owed is None:
             return []
-        stream = self._pushed(courier.pushes([*blocks], *owed, float(self.samples), lr))
+        weight = float(self.samples) if weight is None else weight
+        stream = self._pushed(courier.pushes([*blocks], *owed, weight, lr))
         # Who has missed so much that results are already here must not take them in before it has pushed.
         return [*stream] if any(round == owed.round for round, _ in self._early) else [Stream(stream)]
 
@@ -131,16 +136,24 @@ class WorkerRound:
         """Apply an update of the round decided on; return whether it was waited for."""
         if update.round != decision.round or update.block not in self.waiting:
             return False
+        self.apply(update, decision.payload_kind)
+        return True
+
+    def apply(self, update: m.Update, contributed: PayloadKind) -> None:
+        """Take in the result of a round, unless it is known, and count its bytes."""
         if update.round > self._shared.rounds[update.block]:
-            self._shared.apply(update, decision.payload_kind)
+            self._shared.apply(update, contributed)
             self.bytes_down += update.payload_bytes
             self.dense_bytes += 4 * self._shared.blocks[update.block].size
-        return True
 
     def over(self, round: int) -> None:
         """A round is over: forget what else came of it, and count samples anew."""
-        self._early = {key: update for key, update in self._early.items() if key[0] > round}
+        self.purge(round)
         self.samples = 0
+
+    def purge(self, round: int) -> None:
+        """Forget what else came of a round."""
+        self._early = {key: update for key, update in self._early.items() if key[0] > round}
 
     def metrics(self) -> dict[str, float]:
         """Return what has been sent so far, and what is still to be."""

@@ -47,6 +47,13 @@ class LockStep(Pacing):
         """Recent ones by step."""
         self._memory: dict[str, float] = {}
         """What the strategy asked to remember."""
+        self._lands_late = desk.spec.strategy.needs.lands_late
+        self._landed: dict[Address, int] = {}
+        """The last round that each member has told it has taken in, where rounds land late."""
+        self._landed_by_all = -1
+        """That of those who have told nothing yet."""
+        self._pushed_step = -1
+        """The step that the last round ended."""
 
     @property
     def steps_made(self) -> int:
@@ -79,9 +86,11 @@ class LockStep(Pacing):
             if effects or desk.spec.budget.target is not None:
                 desk.books.settle()  # what comes next depends on it
             if desk.waits_for_checkpoint:
-                effects += desk.begin_checkpoint() if self._all_reported(self._next_step) else []
-                break
-            if desk.is_held:
+                is_complete = self._all_reported(self._next_step)
+                if not (is_complete and desk.wants_checkpoint and self._is_flying()):
+                    effects += desk.begin_checkpoint() if is_complete else []
+                    break
+            elif desk.is_held:
                 break
             if desk.board.has_waiting and not self._all_reported(self._next_step):
                 break  # a round may still be open, and has one setting of the knobs on all shards
@@ -89,6 +98,7 @@ class LockStep(Pacing):
         return effects
 
     def admit(self, worker: Address, start_step: int) -> Entry:
+        self._landed[worker] = self.round  # it fetches what that came to
         return Entry(start_step, self.round, self._round_participants)
 
     def resume(self, past: Past) -> None:
@@ -119,6 +129,7 @@ class LockStep(Pacing):
                 num_participants=len(choice.participants or members) if told.sync else 0,
                 payload_kind=exchange.payload if choice.sync else exchange.forced_payload,
                 final=self._desk.is_last(told.step),
+                lands=True,
                 free_until=self._free_until(),
                 life=past.life,
                 last_sync_step=told.step if told.sync else self._desk.books.metrics.last_sync_step,
@@ -150,6 +161,7 @@ class LockStep(Pacing):
         self._reports.setdefault(report.step, {})[report.sender] = report
         if report.step in self._absent:
             self._absent[report.step].discard(report.sender)
+        self._take_landing(report)
         self._meter_complete()
 
     def _decision_about(self, report: m.Report) -> m.Decision | None:
@@ -163,19 +175,40 @@ class LockStep(Pacing):
             self._metered_step = step
             self._desk.books.meter(step, self._reports[step])
 
+    def _is_flying(self) -> bool:
+        """Whether somebody has not taken in the last round yet."""
+        members = self._desk.view.members if self._lands_late else ()
+        return any(self._landed.get(worker, self._landed_by_all) < self.round for worker in members)
+
+    def _take_landing(self, report: m.Report) -> None:
+        """Take note of what a member has taken in, and of how many steps it has made meanwhile."""
+        if not self._lands_late or report.landed <= self._landed.get(report.sender, self._landed_by_all):
+            return
+        self._landed[report.sender] = report.landed
+        if report.landed == self.round and 0 <= self._pushed_step < report.step:
+            self._desk.books.metrics.read(report.sender, report.step - self._pushed_step - 1)
+
+    def _put_off(self, choice: Choice) -> Choice:
+        """Return what a strategy chose while a round is on its way: nothing begins, and it forgets that it asked."""
+        why = f"{choice.reason}; put off, since round {self.round} is on its way"
+        return replace(choice, sync=False, reason=why, participants=None, memory=self._memory)
+
     def _decide(self, step: int, seen_step: int) -> Effects:
-        desk = self._desk
-        effects = desk.turn_knobs(step)
+        desk, is_flying = self._desk, self._is_flying()
+        lands_first = is_flying and (desk.wants_checkpoint or desk.board.has_waiting)
+        effects = [] if lands_first else desk.turn_knobs(step)
         active = desk.membership.active(step)
         admitted = tuple(sorted(desk.membership.joining))
         leaving = tuple(worker for worker in desk.membership.wants_out if worker in active)
         choice = self._choose(step, seen_step, active)
         forced = self._forced(step, admitted, leaving)
+        if is_flying and choice.sync:
+            choice = self._put_off(choice)
         if forced is not None:
             choice = replace(choice, sync=True, reason=forced, participants=None)
         self._memory = dict(choice.memory)
         if choice.sync:
-            self.round, self._round_participants = self.round + 1, choice.participants
+            self.round, self._round_participants, self._pushed_step = self.round + 1, choice.participants, step
         self._next_step, desk.ending.is_decided = step + 1, desk.is_last(step)
         if admitted or leaving:
             effects += desk.change_view(step + 1, admitted=admitted, leaving=leaving)
@@ -191,6 +224,7 @@ class LockStep(Pacing):
             payload_kind=self._exchange.payload if forced is None else self._exchange.forced_payload,
             leavers=leaving,
             final=desk.ending.is_decided,
+            lands=lands_first or forced is not None or desk.is_held,
             free_until=self._free_until(),
             life=desk.view.life,
             last_sync_step=step if choice.sync else desk.books.metrics.last_sync_step,
@@ -242,3 +276,4 @@ class LockStep(Pacing):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         load(self, self._FIELDS, state)
         self._absent.clear()
+        self._landed, self._landed_by_all = {}, self.round  # nothing is on its way where states are saved

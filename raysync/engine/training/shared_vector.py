@@ -37,6 +37,9 @@ class SharedVector:
         self.visible = replica.flat if self._trains_visible else replica.flat.clone()
         self.visible_extras = replica.extras()
         self._spare = self.visible.new_empty(0)
+        self._pushed: Tensor | None = None
+        """While a round is on its way that the worker does not wait for: its parameters when it pushed."""
+        self._pushed_extras = self.visible_extras
 
     def seen(self, block: Block) -> Tensor:
         """Return the visible values of a block, as a view."""
@@ -55,7 +58,8 @@ class SharedVector:
         elif kind == "gradient":
             update = self._replica.grad[block.start : block.stop]
         else:
-            update = torch.sub(self._replica.flat[block.start : block.stop], self.seen(block), out=self._scratch(block))
+            own = self._replica.flat if self._pushed is None else self._pushed
+            update = torch.sub(own[block.start : block.stop], self.seen(block), out=self._scratch(block))
         try:
             return self.feedback.squeeze((block.index, kind), round, update, codec, seed)
         except PayloadError as error:
@@ -119,6 +123,23 @@ class SharedVector:
         read = decode if block.content is Content.PARAMETER else verbatim.decode
         self.seen(block).copy_(read(payload, block.size))
 
+    def take_off(self) -> None:
+        """A round begins that the worker does not wait for: what it pushes, also if asked again, is what it is now."""
+        self._pushed, self._pushed_extras = self._replica.flat.clone(), self._replica.extras()
+
+    def land(self) -> None:
+        """That round has come: keep what the worker has done since on top of what is visible now. Buffers and moments
+        become the mean: sums of both could be negative where none may be.
+        """
+        assert self._pushed is not None
+        self._replica.flat.sub_(self._pushed).add_(self.visible)
+        self.give_up()
+        self.adopt_extras()
+
+    def give_up(self) -> None:
+        """Expect nothing more of a round on its way."""
+        self._pushed = None
+
     def adopt(self) -> None:
         """Make the visible values the local ones."""
         if not self._trains_visible:
@@ -132,14 +153,14 @@ class SharedVector:
 
     def drop_progress(self, round: int | None = None) -> None:
         """Go back to what all see, with moments that begin anew: what the replica has come to since is not finite. What
-        was already taken for a round's push is taken back.
+        was already taken for a round's push is taken back. With a round on its way, go back to what was pushed.
         """
         for key, pending in self.feedback.pending().items():
             block = self.blocks[key[0]]
             if pending == round:
                 update = self._replica.flat[block.start : block.stop] - self.seen(block)
                 self.feedback.withdraw(key, update)
-        self._replica.flat.copy_(self.visible)
+        self._replica.flat.copy_(self.visible if self._pushed is None else self._pushed)
         self._replica.reset_optimizer()
         self.mend_extras()
 
@@ -148,7 +169,8 @@ class SharedVector:
         self._replica.load_extras(self.visible_extras)
 
     def _own_extras(self, block: Block) -> Tensor:
-        return self._replica.read_extras(block.start - len(self.visible), block.stop - len(self.visible))
+        start, stop = block.start - len(self.visible), block.stop - len(self.visible)
+        return self._replica.read_extras(start, stop) if self._pushed is None else self._pushed_extras[start:stop]
 
     def state_dict(self) -> dict[str, Any]:
         """Return visible values, rounds and residuals."""

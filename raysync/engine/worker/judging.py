@@ -29,6 +29,9 @@ class Judging:
         self._has_evaluator = spec.eval.on == "evaluator"
         self._sent_step: int | None = None
         """Of the model that the evaluator is judging."""
+        self._judges_landings = spec.strategy.needs.lands_late
+        """Rounds land at another step on each worker: what is judged is what has landed, when it has."""
+        self._shown_since, self._is_due = -1, True
         self._is_split = exchange_of(spec).shows_common and not pacing_of(spec).applies_on_arrival
 
     @property
@@ -40,12 +43,18 @@ class Judging:
         """Return this worker's part of the evaluation at a step, given the view that deals out its data; None where it
         has none.
         """
-        is_due = step % self._every == 0 and not self._has_evaluator
-        part = self._part(view) if is_due else None
+        is_due = self._is_due if self._judges_landings else step % self._every == 0
+        self._is_due = False
+        part = self._part(view) if is_due and not self._has_evaluator else None
         if part is None:
             return None
         metrics = self._trainer.evaluate(part)
         return m.Judgement(self.round, *part, self._trainer.num_judged(part), metrics)
+
+    def showing_since(self, step: int) -> None:
+        """What is shown is what the members of a step begin with: due if an evaluation was, since the last time."""
+        self._is_due = self._is_due or step // self._every > self._shown_since // self._every
+        self._shown_since = step
 
     def hand_over(self, step: int, view: View) -> Effects:
         """Return the model for the evaluator, if it is this worker's to send at a step and the evaluator is free; one

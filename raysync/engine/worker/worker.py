@@ -48,6 +48,9 @@ class Worker(Member):
         computed = self.trainer.compute(view, self.step, self._lr(), len(self.view.members))
         return self._computed_step(computed, view)
 
+    def _showing_since(self, step: int) -> None:
+        self._judging.showing_since(step)
+
     def show_model(self, look: Callable[[dict[str, Any]], T]) -> T:
         """Let `look` see the state_dict of the model that is evaluated, and return what it returns."""
         return self.trainer.show_model(look)
