@@ -1,4 +1,6 @@
-"""`make bench`: every benchmark, one after the other; or those named: `python -m tests.bench triggers`."""
+"""`make bench`: every benchmark, one after the other; or those named: `python -m tests.bench triggers`. Each prints JSON
+lines; at the end comes one table of all that has a rival: ours, the rival, the ratio, the goal.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,14 @@ import sys
 
 import torch
 
+from tests.bench.record import table
+
 BENCHES = (
     "codecs",
     "placement",
     "triggers",
     "defaults",
+    "landing",
     "scaling",
     "models",
     "rounds",
@@ -42,7 +47,9 @@ def main() -> int:
     if unknown:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHES)}")
         return 2
-    return max(importlib.import_module(f"tests.bench.{name}").main() for name in names)
+    worst = max(importlib.import_module(f"tests.bench.{name}").main() for name in names)
+    print(table(), flush=True)
+    return worst
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`make bench-net`: three hosts in network namespaces of their own, each behind a link of 100 Mbit/s, real Ray nodes inside.
 
-Needs root and `ip netns`; says so and stops where it has neither. Bytes are counted on the hosts' interfaces.
+Then time and bytes to a target beside plain torch programs, on slow, uneven and fast links (`tests.bench.to_target`). Needs
+root and `ip netns`; says so and stops where it has neither. Bytes are counted on the hosts' interfaces.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 import time
 from typing import Any
 
+from tests.bench import to_target
 from tests.bench.record import record
 from tests.bench.slow_hosts import HOSTS, MBIT_PER_S, cannot, cluster, run_job, slow_hosts
 
@@ -39,20 +41,21 @@ def main() -> int:
     """Measure and print one line per strategy."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--only", choices=("strategies", "evaluation"), help="the one part or the other")
+    parser.add_argument("--only", choices=("strategies", "evaluation", "target"), help="one part of it")
     arguments = parser.parse_args()
     steps, only = arguments.steps, arguments.only
     reason = cannot()
     if reason:
         print(f"bench-net stops: {reason}")
         return 0
-    with tempfile.TemporaryDirectory() as folder, slow_hosts(), cluster(folder) as env:
-        idle = _idle_bytes_per_s()
-        for name, fields in CASES.items() if only != "evaluation" else ():
-            _measure(name, fields, steps, folder, env, idle)
-        if only != "strategies":
-            _measure_evaluation(folder, env)
-    return 0
+    if only != "target":
+        with tempfile.TemporaryDirectory() as folder, slow_hosts(), cluster(folder) as env:
+            idle = _idle_bytes_per_s()
+            for name, fields in CASES.items() if only != "evaluation" else ():
+                _measure(name, fields, steps, folder, env, idle)
+            if only != "strategies":
+                _measure_evaluation(folder, env)
+    return to_target.main() if only in (None, "target") else 0
 
 
 def _measure_evaluation(folder: str, env: dict[str, str]) -> None:

@@ -12,6 +12,31 @@ import torch
 
 import raysync
 
+_COMPARED: list[dict[str, Any]] = []
+
+
+def compare(bench: str, what: str, *, ours: float | None, rival: float | None, goal: float, **facts: Any) -> None:
+    """Print one result with a rival, and keep it for the table. The ratio is the rival's over ours, both as costs: what
+    is above the goal has reached it.
+    """
+    ratio = rival / ours if ours and rival else None
+    _COMPARED.append({"what": what, "ours": ours, "rival": rival, "ratio": ratio, "goal": goal})
+    record(bench, what=what, ours=ours, rival=rival, ratio=ratio, goal=goal, **facts)
+
+
+def table() -> str:
+    """Return all that was compared with a rival, as a table."""
+    lines = ["| what | ours | rival | rival / ours | goal |", "|---|---|---|---|---|"]
+    for row in _COMPARED:
+        ours, rival, ratio = (_short(row[name]) for name in ("ours", "rival", "ratio"))
+        missed = "" if row["ratio"] is not None and row["ratio"] >= row["goal"] else " (missed)"
+        lines.append(f"| {row['what']} | {ours} | {rival} | {ratio} | {_short(row['goal'])}{missed} |")
+    return "\n".join(lines) if _COMPARED else ""
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
 
 def record(bench: str, **facts: Any) -> None:
     """Print one result."""

@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset
 from raysync.address import COORDINATOR, Address, worker
 from raysync.spec import parse_spec
 from tests.bench.local_ray import local_ray, run
-from tests.bench.record import record
+from tests.bench.record import compare, record
 
 SIZES_MB = (1, 10, 40)
 BARS = {"decision": 0.6, 1: 1.2, 10: 2.0, 40: 2.0}
@@ -64,9 +64,8 @@ def main() -> int:
                 gloo = statistics.mean((before_s, gloo_s(workers, elements)))
                 ratio = ours_s / gloo
                 missed += [f"{what} N={workers}: {ratio:.2f} > {BARS[what]}"] if ratio > BARS[what] else []
-                record(
-                    "rounds", what=what, workers=workers, ours_ms=1e3 * ours_s, gloo_ms=1e3 * gloo, ratio=ratio, bar=BARS[what]
-                )  # fmt: skip
+                label = f"{what if what == 'decision' else f'round of {what} MB'}, {workers} workers: ms, gloo's"
+                compare("rounds", label, ours=1e3 * ours_s, rival=1e3 * gloo, goal=1 / BARS[what], workers=workers)
     record("rounds.missed", missed=missed)
     return 0
 

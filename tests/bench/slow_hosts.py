@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,11 @@ def cannot() -> str | None:
 
 
 @contextlib.contextmanager
-def slow_hosts() -> Iterator[None]:
-    """Make a bridge and three hosts, each with one interface held to the rate in both directions."""
+def slow_hosts(rates: Mapping[str, float] | None = None) -> Iterator[None]:
+    """Make a bridge and three hosts, each with one interface held to a rate in both directions: 100 Mbit/s, or what
+    `rates` say of them, 0 for as much as goes.
+    """
+    rates = rates or {}
     _unmake()
     try:
         _run(f"ip link add {BRIDGE} type bridge")
@@ -46,9 +49,11 @@ def slow_hosts() -> Iterator[None]:
             _run(f"ip -n {host} link set lo up")
             _run(f"ip -n {host} addr add {address}/24 dev eth0")
             _run(f"ip -n {host} link set eth0 up")
-            shape = f"root tbf rate {MBIT_PER_S}mbit burst 128kb latency 100ms"
-            _run(f"tc qdisc add dev {host}-o {shape}")
-            _run(f"tc -n {host} qdisc add dev eth0 {shape}")
+            rate = rates.get(host, MBIT_PER_S)
+            if rate:
+                shape = f"root tbf rate {rate:g}mbit burst 128kb latency 100ms"
+                _run(f"tc qdisc add dev {host}-o {shape}")
+                _run(f"tc -n {host} qdisc add dev eth0 {shape}")
         yield
     finally:
         _unmake()
@@ -66,15 +71,19 @@ def _run(command: str) -> None:
 
 
 @contextlib.contextmanager
-def cluster(folder: str) -> Iterator[dict[str, str]]:
-    """Start a Ray node on every host; workers fit only on the two that are not the head."""
+def cluster(folder: str, words: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[dict[str, str]]:
+    """Start a Ray node on every host, with `words` of its own in its environment; workers fit only on the two that are
+    not the head.
+    """
     env = {**token_env(Path(folder) / "home"), "PYTHONPATH": os.getcwd()}
     nodes, temp = Nodes(Path(folder), env), tempfile.mkdtemp(prefix="rsn", dir="/tmp")
     try:
         for host, address in HOSTS.items():
             own = ["--head", f"--port={PORT}", f"--temp-dir={temp}", "--include-dashboard=false", "--num-cpus=0"]
             where = own if host == "rsync-head" else [f"--address={HOSTS['rsync-head']}:{PORT}", "--num-cpus=1"]
-            nodes.start(f"--node-ip-address={address}", *where, inside=("ip", "netns", "exec", host))
+            own_words = [f"{name}={value}" for name, value in (words or {}).get(host, {}).items()]
+            inside = ("ip", "netns", "exec", host, "env", *own_words)
+            nodes.start(f"--node-ip-address={address}", *where, inside=inside)
         yield env
     finally:
         nodes.end()

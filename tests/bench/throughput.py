@@ -16,7 +16,7 @@ import torch
 
 from raysync.spec import JobSpec, parse_spec
 from tests.bench.local_ray import local_ray, run, steps_per_s
-from tests.bench.record import record
+from tests.bench.record import compare
 
 WORKERS = 2
 REPEATS = 3
@@ -41,9 +41,11 @@ def main() -> int:
     elements = sum(parameter.numel() for parameter in bsp.task.build().model().parameters())
     with local_ray() as storage:
         ours, bare = _interleaved(local, "bare", storage)
-        record("throughput.local", step_ms=1e3 / bare, ours=ours, bare=bare, ratio=ours / bare, bar=0.95)
+        label = "local step: ms, the bare loop's"
+        compare("throughput.local", label, ours=1e3 / ours, rival=1e3 / bare, goal=0.95)
         ours, ddp = _interleaved(bsp, "ddp", storage)
-        record("throughput.bsp", parameters=elements, ours=ours, ddp=ddp, ratio=ours / ddp, bar=0.9)
+        label = "bsp step: ms, DDP's"
+        compare("throughput.bsp", label, ours=1e3 / ours, rival=1e3 / ddp, goal=0.9, parameters=elements)
     return 0
 
 
