@@ -15,7 +15,10 @@ from raysync.errors import SpecError
 from raysync.events import Event
 from raysync.sim import Network, Pace, Simulation
 from raysync.spec import parse_spec
+from raysync.tasks.workload import Workload
+from tests import models
 from tests.audit import AuditedSimulation
+from tests.engine.test_divergence import Steep
 from tests.faults import make_spec, run_seed
 from tests.jobs import WatchedSimulation, final_vector, job, members, workload
 
@@ -254,3 +257,29 @@ def test_all_buffers_land_as_the_mean() -> None:
 
 def _is_fine(name: str, value: Tensor) -> bool:
     return bool((value > 0).all()) if name.endswith("running_var") else not bool(value.isnan().any())
+
+
+@pytest.mark.parametrize("task", ["Poisoned", "Steep"])
+def test_what_is_not_finite_costs_only_what_was_done_since_the_push(task: str) -> None:
+    """A round on its way is not disturbed: the worker goes back to what it pushed, not to what was seen before that."""
+    made = models.Poisoned() if task == "Poisoned" else Steep()
+    spec = _late(
+        "local_sgd", data={"batch_size": 4}, compression=ONEBIT, optimizer={"kind": "sgd", "lr": 1.0, "momentum": 0.9}
+    )
+    simulation = AuditedSimulation(spec, workload=Workload(made), network=FAR)
+    simulation.run()
+    simulation.check()
+    assert any(event.kind == "divergence" for event in simulation.ledger.events)
+    assert not bool(final_vector(simulation).isnan().any())
+
+
+def test_progress_is_dropped_to_what_was_pushed() -> None:
+    spec = _late("local_sgd")
+    simulation = Simulation(spec, workload=workload(spec), network=FAR)
+    simulation.run_until(lambda simulation: any(core.flight is not None for core in simulation.workers.values()))
+    core = next(core for core in simulation.workers.values() if core.flight is not None)
+    pushed = core.replica.flat.clone()
+    core.replica.flat.fill_(torch.nan)
+    core.shared.drop_progress()
+    assert torch.equal(core.replica.flat, pushed)
+    assert not torch.equal(pushed, core.shared.visible)
