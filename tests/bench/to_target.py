@@ -1,7 +1,7 @@
 """Time and bytes to a target accuracy on slow, uneven and fast links: ours beside plain torch programs, evaluation counted
 for all. A part of `make bench-net`.
 
-    python -m tests.bench.to_target [--link=100,20,uneven,fast] [--side=torch,ours] [--out=FILE] [--table=FILE]
+    python -m tests.bench.to_target [--link=100,20,uneven,fast] [--side=torch,ours] [--only=NAME;...] [--out=FILE] [--table=FILE]
 
 Every system has the settings that suit it: the torch programs that average parameters the best of three intervals. What
 would take longer than minutes (DDP on slow links) is timed over some steps, and its steps to the target are counted where
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,14 +82,15 @@ def main() -> int:
         return 0
     links = options.get("link", ",".join(LINKS)).split(",")
     sides = options.get("side", "torch,ours").split(",")
-    lines = []
+    only = {*options["only"].split(";")} if "only" in options else None
+    lines: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         images = str(write_mnist_like(Path(folder) / "images", NUM_TRAIN, NUM_EVAL))
         for link in links:
             if "torch" in sides:
-                lines += _torch_rows(link, folder, images)
+                lines += _torch_rows(link, folder, images, only)
             if "ours" in sides:
-                lines += _our_rows(link, folder, images)
+                lines += _our_rows(link, folder, images, only)
     if "out" in options:
         with Path(options["out"]).open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
@@ -100,17 +101,22 @@ def main() -> int:
 # Plain torch
 
 
-def _torch_rows(link: str, folder: str, images: str) -> Iterator[dict[str, Any]]:
+def _torch_rows(link: str, folder: str, images: str, only: set[str] | None) -> Iterator[dict[str, Any]]:
     is_fast = link == "fast"
     with _hosts(link):
-        for method in ("ddp", "ddp fp16"):
+        for method in _wanted(("ddp", "ddp fp16"), only):
             steps = MOST_STEPS if is_fast else SAMPLED_STEPS
             found, sent = _torch(link, folder, images, method, steps, EVERY if is_fast else 0)
             yield _row(link, method, found, sent) if is_fast else _stretched(link, method, found, sent, folder, images)
-        for method in ("periodic", "post-local"):
-            for interval in INTERVALS:
-                found, sent = _torch(link, folder, images, method, MOST_STEPS, EVERY, interval)
-                yield _row(link, f"{method} {interval}", found, sent)
+        averaging = [f"{method} {interval}" for method in ("periodic", "post-local") for interval in INTERVALS]
+        for name in _wanted(averaging, only):
+            method, interval = name.split()
+            found, sent = _torch(link, folder, images, method, MOST_STEPS, EVERY, int(interval))
+            yield _row(link, name, found, sent)
+
+
+def _wanted(names: Iterable[str], only: set[str] | None) -> list[str]:
+    return [name for name in names if only is None or name in only]
 
 
 def _torch(
@@ -170,11 +176,12 @@ def _on_loopback(folder: str, images: str, method: str) -> dict[str, Any]:
 # Ours
 
 
-def _our_rows(link: str, folder: str, images: str) -> Iterator[dict[str, Any]]:
+def _our_rows(link: str, folder: str, images: str, only: set[str] | None) -> Iterator[dict[str, Any]]:
     words = {B: {SLOW: SLOW_S}} if LINKS[link].is_uneven else {}
+    systems = {**OURS, **(UNEVEN if LINKS[link].is_uneven else {})}
     with _hosts(link), cluster(folder, words) as env:
-        for name, fields in {**OURS, **(UNEVEN if LINKS[link].is_uneven else {})}.items():
-            yield _ours(link, name, fields, folder, env, images)
+        for name in _wanted(systems, only):
+            yield _ours(link, name, systems[name], folder, env, images)
 
 
 def _ours(
