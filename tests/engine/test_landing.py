@@ -175,14 +175,21 @@ def _take_checkpoint() -> Any:
     return m.TakeCheckpoint()
 
 
-def test_a_checkpoint_goes_on_to_the_same_bits() -> None:
-    spec = _late("local_sgd", checkpoint={"every_rounds": 100}, budget={"steps": 40})
+def test_what_goes_on_from_a_checkpoint_has_nothing_on_its_way() -> None:
+    spec = _late("local_sgd", checkpoint={"every_rounds": 3}, budget={"steps": 40}, inner_state="average")
     simulation = Simulation(spec, workload=workload(spec), network=FAR, durable=True)
     simulation.run()
-    checkpoint = simulation.checkpoints[1]
-    again = Simulation.restore(spec, checkpoint, workload=workload(spec), network=FAR, durable=True)
-    again.run()
-    assert torch.equal(final_vector(again), final_vector(simulation))
+    checkpoint = simulation.checkpoints[2]
+    again = WatchedSimulation.restore(spec, checkpoint, network=FAR, durable=True)
+    assert all(core.flight is None for core in again.workers.values())
+    rounds = {max(core.shared.rounds) for core in again.workers.values()}
+    assert len(rounds) == 1
+    result = again.run()
+    assert isinstance(again, WatchedSimulation)
+    assert min(again.after_round) == 1 + rounds.pop()
+    for seen in again.after_round.values():
+        assert all(torch.equal(vector, seen[0]) for vector in seen.values())
+    assert result.rounds == 1 + max(again.after_round)
 
 
 def test_the_coordinator_may_die_while_a_round_is_on_its_way() -> None:
