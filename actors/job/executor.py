@@ -12,9 +12,10 @@ from ray.exceptions import RayError
 from actors.job.actor_group import ActorGroup
 from actors.job.history import History
 from actors.job.steering import Steering
-from actors.storage.folder import Folder, completed, damage, newest_sound, read_manifest
+from actors.storage.folder import Folder, completed, read_manifest
 from actors.storage.journal import Journal
 from actors.storage.keeper import Keeper
+from actors.storage.saved import damage, newest_sound
 from raysync.address import COORDINATOR, Address, Role, shard
 from raysync.control.placing import replica_of, with_backups
 from raysync.control.reconcile import Act, Action, ActorSeen, Life

@@ -22,12 +22,12 @@ from actors.shell.core_loop import CoreLoop
 from actors.shell.process import is_stopped
 from actors.shell.seat import Seat
 from actors.shell.versions import Code, differences, this_code
-from actors.storage.folder import Folder, num_shards, part_name, read_part
+from actors.storage.folder import Folder
 from actors.storage.log_shipper import LogShipper
 from actors.storage.retry import LONG_S, patiently
-from raysync.address import Address, Role
+from actors.storage.saved import saved_state
+from raysync.address import Address
 from raysync.control.placing import slot_of
-from raysync.engine.regrouping import shard_state
 from raysync.failure import explain
 from raysync.spec import JobSpec
 
@@ -246,14 +246,9 @@ class CoreActor:
         if self.assignment.resume is None or slot_of(self.spec, address) != address:
             return None
         folder = Folder(self.assignment.resume)
-
-        def read() -> dict[str, Any] | None:
-            if address.role is Role.SHARD and (count := num_shards(folder)) != self.spec.scale.shards:
-                old = (Address(Role.SHARD, address.stage, slot) for slot in range(count))
-                return shard_state(address.index, self.spec.scale.shards, (read_part(folder, who) for who in old))
-            return None if folder.size(part_name(address)) is None else read_part(folder, address)
-
-        return patiently(read, f"reading {address}'s part of {folder.uri}", LONG_S)
+        what, shards = f"reading {address}'s part of {folder.uri}", self.spec.scale.shards
+        found: dict[str, Any] | None = patiently(lambda: saved_state(folder, address, shards), what, LONG_S)
+        return found
 
 
 def _peak_rss_bytes() -> int:

@@ -24,9 +24,9 @@ from typing import IO, Any, cast
 
 import msgspec
 import pyarrow as pa
-import xxhash
 from pyarrow import fs
 
+from actors.storage.checksums import Summed, checksum_of
 from raysync.address import COORDINATOR, Address
 from raysync.errors import CheckpointError, StorageError
 from raysync.pipeline.cut import put_together
@@ -35,7 +35,6 @@ from raysync.spec import JobSpec
 MANIFEST = "manifest.json"
 MODEL = "model.pt"
 FORMAT = 2
-_PIECE_BYTES = 1 << 22
 
 
 class Folder:
@@ -186,35 +185,12 @@ def _checksums(folder: Folder) -> dict[str, str]:
     return found
 
 
-def checksum_of(data: bytes) -> str:
-    """Return the checksum of bytes, with its kind."""
-    return f"xxh3_128:{xxhash.xxh3_128_hexdigest(data)}"
-
-
-class _Summed:
-    """A stream that works out the checksum of what passes through."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._sum = stream, xxhash.xxh3_128()
-
-    @property
-    def checksum(self) -> str:
-        return f"xxh3_128:{self._sum.hexdigest()}"
-
-    def write(self, data: Any) -> int:
-        self._sum.update(data)
-        return int(self._stream.write(data) or len(data))
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-
 def write_tensors(folder: Folder, name: str, state: Any) -> str:
     """Write plain data with tensors as torch does, without a copy in memory; return the file's checksum."""
     import torch
 
     with folder.writing(name) as stream:
-        summed = _Summed(stream)
+        summed = Summed(stream)
         torch.save(state, cast("IO[bytes]", summed))
     return summed.checksum
 
@@ -278,42 +254,6 @@ def read_manifest(folder: Folder) -> dict[str, Any]:
     if damaged:
         raise CheckpointError(folder.uri, f"{', '.join(damaged)} are not as long as the manifest says")
     return manifest
-
-
-def damage(folder: Folder) -> str | None:
-    """Return what is wrong with a checkpoint, all of which is read for it; None if it is as it was written."""
-    try:
-        manifest = read_manifest(folder)
-    except (CheckpointError, ValueError) as error:
-        return getattr(error, "problem", str(error))
-    wrong = [name for name, wanted in manifest.get("checksums", {}).items() if _checksum(folder, name) != wanted]
-    return f"{', '.join(wrong)} damaged: the checksum is not the manifest's" if wrong else None
-
-
-def _checksum(folder: Folder, name: str) -> str:
-    """Return the checksum of a file, piece by piece."""
-    found = xxhash.xxh3_128()
-    with folder.filesystem.open_input_stream(f"{folder.path}/{name}") as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            found.update(piece)
-    return f"xxh3_128:{found.hexdigest()}"
-
-
-def newest_sound(job: Folder) -> tuple[str | None, dict[str, str]]:
-    """Return the name of the newest checkpoint that is as it was written, and what is wrong with each newer one."""
-    wrong: dict[str, str] = {}
-    for name in reversed(completed(job)):
-        problem = damage(job.at(name))
-        if problem is None:
-            return name, wrong
-        wrong[name] = problem
-    return None, wrong
-
-
-def num_shards(folder: Folder) -> int:
-    """Return how many shards a checkpoint was taken with."""
-    files: dict[str, int] = read_manifest(folder)["files"]
-    return sum(name.startswith("shard-") for name in files) // max(1, sum(name.startswith("model") for name in files))
 
 
 def completed(job: Folder) -> list[str]:

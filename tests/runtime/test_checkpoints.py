@@ -13,7 +13,8 @@ import ray
 import torch
 
 from actors import Job, fit, submit
-from actors.storage.folder import Folder, checkpoint_name, completed, newest_sound, read_manifest
+from actors.storage.folder import Folder, checkpoint_name, completed, read_manifest
+from actors.storage.saved import newest_sound
 from raysync.spec import JobSpec
 from tests.jobs import job
 from tests.runtime.conftest import NUM_CPUS

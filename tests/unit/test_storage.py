@@ -12,18 +12,19 @@ from actors.storage.folder import (
     Folder,
     checkpoint_name,
     completed,
-    damage,
-    newest_sound,
     part_name,
     read_manifest,
     read_part,
     retain,
     seal,
     write_part,
+    write_tensors,
 )
 from actors.storage.journal import Journal
+from actors.storage.saved import damage, newest_sound, saved_state
 from raysync.address import COORDINATOR, Address, shard, worker
 from raysync.control.states import JobState
+from raysync.engine.server.shard import Shard
 from raysync.errors import CheckpointError, StorageError
 from raysync.events import Event, StateChange
 from raysync.sim import Simulation
@@ -154,6 +155,43 @@ def test_a_job_of_the_simulator_goes_on_from_the_last_sound_checkpoint_in_its_fo
     restored = Simulation.restore(spec, parts, workload=workload(spec))
     restored.run()
     assert torch.equal(final_vector(whole), final_vector(restored))
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_each_core_finds_its_state_whatever_the_number_of_shards(folder: Folder, stages: int) -> None:
+    scale = {"workers": 2, "stages": stages, "shards": 2, "block_bytes": 1024}
+    whole = job(
+        {"kind": "local_sgd", "sync_every": 3},
+        task={"kind": "digits", "hidden": [16, 16]},
+        scale=scale,
+        checkpoint={"every_rounds": 2},
+        **({"schedule": {"kind": "gpipe"}} if stages > 1 else {}),
+    )
+    first = Simulation(whole, workload=workload(whole))
+    first.run()
+    parts = first.checkpoints[2]
+    place, sums = folder.at(checkpoint_name(2)), {}
+    for who, state in parts.items():
+        sums |= write_part(place, Address.parse(who), state)
+    for name in ("model.pt",) if stages == 1 else ("model.0-of-2.pt", "model.1-of-2.pt"):
+        sums[name] = write_tensors(place, name, {"weight": torch.zeros(1)})
+    seal(folder, 2, [*sums], {"checksums": sums})
+    assert saved_state(place, worker(7), 2) is None, "it was not there"
+    for shards in (1, 2, 3):
+        other = whole.model_copy(update={"scale": whole.scale.model_copy(update={"shards": shards})})
+        found = {who: Address.parse(who) for who in parts if not who.startswith("shard")}
+        found |= {str(shard(slot).at(at)): shard(slot).at(at) for slot in range(shards) for at in range(stages)}
+        states = {who: saved_state(place, address, shards) for who, address in found.items()}
+        again = Simulation.restore(other, states, workload=workload(whole))
+        again.run()
+        assert _values(again).keys() == _values(first).keys()
+        assert all(torch.equal(values, _values(again)[key]) for key, values in _values(first).items())
+
+
+def _values(simulation: Simulation) -> dict[tuple[int, int], torch.Tensor]:
+    """Return what the servers hold, by stage and block."""
+    shards = [core for core in simulation.cores.values() if isinstance(core, Shard)]
+    return {(core.address.stage, index): block.x for core in shards for index, block in core.blocks.items()}
 
 
 def test_a_checkpoint_runs_nothing_when_it_is_read(folder: Folder) -> None:
