@@ -334,6 +334,13 @@ def test_random_faults_end_in_one_model(part: int) -> None:
     assert struck >= 20
 
 
+@pytest.mark.parametrize("seed", [1007, 1125])
+def test_meshes_that_once_broke(seed: int) -> None:
+    """1007: a backup is filled in an open round. 1125: a parcel of before a pipeline broke comes while it joins again."""
+    simulation = run_seed(seed, freezes=3)
+    assert one_model(simulation)
+
+
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.matrix) for part in range(1, 8))])
 def test_processes_that_stand_still_end_in_one_model(part: int) -> None:
     for seed in range(1000 + 21 * part, 1021 + 21 * part):

@@ -132,6 +132,8 @@ class Stage(Member):
                 return [] if found is None else [Send(message.sender, found)]
             case m.GradNorm():
                 return self._on_norm(message) if message.life == self._ticket else []
+            case m.AskAgain() if message.ticket > self._ticket:
+                self.parcels.forget()  # what came after the pipeline had broken, and was sent before
             case m.StageModel():
                 self._models[message.sender.stage] = message.payload
                 return self._save_if_whole()
