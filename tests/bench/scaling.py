@@ -78,25 +78,33 @@ class Costs(NamedTuple):
 
 def step_us(kind: str, workers: int, steps: int) -> Costs:
     """Return what one step of one worker costs, with real messages and a real journal."""
-    core = Coordinator(COORDINATOR, _spec(STRATEGIES[kind], workers))
     senders = [*map(worker, range(workers))]
-    for sender in senders:
-        core.handle(m.Join(sender=sender, num_samples=100_000, num_elements=100))
     reports = [
         [m.Report(view=1, sender=sender, step=step, values=(0.01,), metrics=REPORTED) for sender in senders]
         for step in range(steps)
     ]
-    effects: Effects = []
+    kept: Effects = []
+    _coordinator_s(kind, reports, kept)
+    decisions = [effect for effect in kept if isinstance(effect, Send)]
+    events = [effect.event for effect in kept if isinstance(effect, Note)]
+    scale = 1e6 / (steps * workers)
+    wire, controller = scale * _wire_s(reports, decisions), scale * _controller_s(events, steps)
+    del kept, decisions, events  # a coordinator keeps none of them
+    return Costs(scale * _coordinator_s(kind, reports), wire, controller)
+
+
+def _coordinator_s(kind: str, reports: list[list[m.Report]], kept: Effects | None = None) -> float:
+    """Return what deciding costs, and writing the books; keep what it says where that is asked for."""
+    core = Coordinator(COORDINATOR, _spec(STRATEGIES[kind], len(reports[0])))
+    for report in reports[0]:
+        core.handle(m.Join(sender=report.sender, num_samples=100_000, num_elements=100))
     started = time.process_time()
     for step in reports:
         for report in step:
-            effects += core.handle(report)
-            effects += core.settle()
-    passed = time.process_time() - started
-    decisions = [effect for effect in effects if isinstance(effect, Send)]
-    events = [effect.event for effect in effects if isinstance(effect, Note)]
-    scale = 1e6 / (steps * workers)
-    return Costs(scale * passed, scale * _wire_s(reports, decisions), scale * _controller_s(events, steps))
+            effects = core.handle(report) + core.settle()
+            if kept is not None:
+                kept += effects
+    return time.process_time() - started
 
 
 def _wire_s(reports: list[list[m.Report]], decisions: list[Send]) -> float:

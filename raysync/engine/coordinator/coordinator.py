@@ -100,9 +100,16 @@ class Coordinator:
         """Whether no decision is made now: the job is paused, or has fewer workers than `min_workers`, and was not
         stopped.
         """
+        return (self.board.paused or self._is_short) and self.ending.reason is None
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether those who are in and those who join are too few; joiners are counted only where that matters."""
+        least = self.spec.scale.min_workers
+        if len(self.view.members) >= least:
+            return False
         num_workers = len({*self.view.members, *self.membership.joining})
-        is_short = num_workers < self.spec.scale.min_workers and self.spec.strategy.needs.pacing != "free_running"
-        return (self.board.paused or is_short) and self.ending.reason is None
+        return num_workers < least and self.spec.strategy.needs.pacing != "free_running"
 
     # What the host calls
 
