@@ -18,7 +18,7 @@ _FLAGS = [
     "--no-first-run",
     "--disable-dev-shm-usage",
 ]
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 
 
 def chromium() -> str | None:
@@ -58,6 +58,12 @@ class Tab:
         """Wait until an expression is true in the page; return its value."""
         return self.page.wait_for_function(expression, arg=argument, timeout=WAIT_MS).json_value()
 
+    def painted(self) -> None:
+        """Wait until what was due is painted: charts take turns, a frame or two each."""
+        self.page.evaluate(
+            "() => new Promise((done) => { let n = 12; const tick = () => (n-- ? requestAnimationFrame(tick) : done()); tick() })"
+        )
+
     def axe(self) -> list[str]:
         """Return what axe finds that is serious, as sentences."""
         found = Axe().run(self.page).response["violations"]
@@ -73,7 +79,7 @@ class Tab:
             self.errors.append(text)
 
     def _asked(self, url: str) -> None:
-        if not url.startswith((f"{self.url}/", "data:")):
+        if not url.startswith((f"{self.url}/", "data:", "file:")):  # --open begins with a file of the user's own
             self.abroad.append(url)
 
 
@@ -90,6 +96,11 @@ class Browser:
     ) -> None:
         self._browser.close()
         self._playwright.stop()
+
+    def renderers(self) -> list[int]:
+        """Return the processes that draw pages."""
+        found = self._browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+        return [one["id"] for one in found if one["type"] == "renderer"]
 
     @contextlib.contextmanager
     def tab(self, url: str, token: str, **options: Any) -> Iterator[Tab]:

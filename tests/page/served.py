@@ -37,14 +37,30 @@ class PacedRuntime(StillRuntime):
         super().__init__()
         self.steps: dict[str, int] = {}
 
-    def tell(self, job: str, kind: str, data: dict[str, Any], step: int = 0, knob_version: int = 0) -> None:
+    def tell(
+        self,
+        job: str,
+        kind: str,
+        data: dict[str, Any],
+        step: int = 0,
+        knob_version: int = 0,
+        worker: int | None = None,
+    ) -> None:
         """Let a job tell something, a tenth of a second after what it told before."""
         step = self.steps.get(job, 0) if kind == "knobs" else step
         self.steps[job] = max(self.steps.get(job, 0), step)
         found = self.folders[job]
         place = len(found.records)
         found.records.append(
-            Event(sequence=place, kind=kind, time_s=0.1 * place, step=step, knob_version=knob_version, data=data)
+            Event(
+                sequence=place,
+                kind=kind,
+                time_s=0.1 * place,
+                step=step,
+                worker=worker,
+                knob_version=knob_version,
+                data=data,
+            )
         )
 
 
@@ -142,7 +158,7 @@ class Served:
             self.runtime.tell(job, "metrics", values, step=step)
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 30.0) -> None:
+def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
     """Wait for something to become true."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():

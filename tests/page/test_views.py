@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from service.page import assets
+from service.page import fetch as fetching
 from tests.page.browser import Browser, Tab
 from tests.page.served import Served, until
 
@@ -64,6 +67,12 @@ def test_the_token_leaves_the_address_at_once_and_is_kept_for_the_tab(tab: Tab, 
     assert tab.token not in tab.page.content()
     tab.page.reload()
     tab.see(f"tr[data-job='{job}']")
+    tab.tolerated.append("Failed to load resource")
+    tab.page.evaluate("token => { location.hash = `#token=${token}&to=jobs/100%` }", tab.token)
+    tab.see("main h1", "100%")
+    assert "token" not in tab.page.url
+    tab.go("")
+    tab.see(f"tr[data-job='{job}']")
     tab.page.get_by_role("button", name="Leave").click()
     tab.see("h1", "Your token")
     tab.tolerated.append("401")
@@ -84,6 +93,11 @@ def test_the_list_is_live_and_can_be_searched(tab: Tab, served: Served, job: str
     served.train(new, 0, 30)
     tab.see(f"tr[data-job='{new}']", "29 of 1,000 steps")
     tab.see(f"tr[data-job='{new}'] svg.spark")
+    tab.page.get_by_role("button", name=f"Pause {new}").click()
+    until(lambda: served.call("GET", f"/jobs/{new}/knobs")["values"]["pause"])
+    served.runtime.enter(new, "PAUSED")
+    tab.page.get_by_role("button", name=f"Resume {new}").click()
+    until(lambda: not served.call("GET", f"/jobs/{new}/knobs")["values"]["pause"])
     served.runtime.enter(new, "SUCCEEDED")
     tab.see(f"tr[data-job='{new}'] .state", "succeeded")
     tab.page.get_by_placeholder("Search by name").fill("newcom")
@@ -123,6 +137,136 @@ def test_charts_show_what_the_service_has(tab: Tab, served: Served) -> None:
     assert tab.until("() => document.querySelector('#chart-heat canvas').heat?.workers") == [0, 1]
 
 
+def told_by_worker(served: Served, id: str, name: str) -> list[dict[str, Any]]:
+    """Return what the service has of a metric of each worker."""
+    path = f"/metrics/series?jobs={id}&names={name}&by=worker&points=4000"
+    found: list[dict[str, Any]] = served.call("GET", path)["jobs"][0]["series"]
+    return found
+
+
+def test_bytes_times_and_residuals_are_drawn_as_they_were_told(tab: Tab, served: Served) -> None:
+    id = served.running(name="charted")
+    served.train(id, 0, 60)
+    until(lambda: served.call("GET", f"/jobs/{id}")["step"] == 59)
+    tab.open(f"jobs/{id}")
+    shows(tab, "chart-bytes", 59)
+    _, up, down, dense = chart(tab, "chart-bytes")
+    assert {*up, *down} == {4000.0, 2000.0}, "a step's share of running totals"
+    assert dense[-1] == pytest.approx((26 * 360_000 - 24 * 60_000) / 50), "what the same would be without compression"
+    shows(tab, "chart-time", 60)
+    _, *stacked = chart(tab, "chart-time")
+    wait, transfer, encode, compute = (column[1] or 0 for column in stacked)
+    assert [compute, encode - compute, transfer - encode, wait - transfer] == pytest.approx([0.01, 0.002, 0.004, 0.002])
+    shows(tab, "chart-residual", 60)
+    (told,) = served.call("GET", f"/metrics/series?jobs={id}&names=feedback/residual_norm")["jobs"][0]["series"]
+    assert chart(tab, "chart-residual") == [told["step"], told["value"]]
+
+
+def test_steps_that_synchronised_have_a_tick(tab: Tab, served: Served) -> None:
+    """Under the signals there is a tick of its own colour for every one of them, and for no other."""
+    id = served.running(name="ticked")
+    served.train(id, 0, 20, delta=0.36)
+    tab.open(f"jobs/{id}")
+    shows(tab, "chart-signal", 20)
+    tab.painted()
+    decisions = served.call("GET", f"/jobs/{id}/events?kind=decision&limit=100")["items"]
+    synced = [event["step"] for event in decisions if event["data"]["sync"]]
+    assert 0 < len(synced) < 20
+    assert tab.page.evaluate(TICKS) == synced
+
+
+TICKS = """() => {
+  const u = document.querySelector('#chart-signal .plot').plot;
+  const probe = document.body.appendChild(document.createElement('span'));
+  probe.style.color = 'var(--tick)';
+  const tick = getComputedStyle(probe).color.match(/[0-9.]+/g).map(Number);
+  const foot = u.bbox.top + u.bbox.height - 3 * devicePixelRatio;
+  const isTick = (x) => {
+    const found = u.ctx.getImageData(Math.round(u.valToPos(x, 'x', true)), foot, 1, 1).data;
+    return tick.slice(0, 3).every((part, n) => Math.abs(part - found[n]) < 40);
+  };
+  return u.data[0].filter(isTick);
+}"""
+
+
+def test_staleness_is_a_map_of_workers_over_time(tab: Tab, served: Served) -> None:
+    id = served.running(name="stale", strategy={"kind": "ssp", "staleness_bound": 4})
+    for step in range(40):
+        for worker in range(3):
+            stale = float(min(4, (step * (worker + 1)) % 6))
+            served.runtime.tell(
+                id, "metrics", {"staleness/last": stale, "train/loss": 1.0, "staleness/max": stale}, step, worker=worker
+            )
+    until(lambda: served.call("GET", f"/jobs/{id}")["last_sequence"] >= 121)
+    tab.open(f"jobs/{id}")
+    tab.see("#chart-heat h3", "Staleness by worker").scroll_into_view_if_needed()
+    heat = tab.until("() => document.querySelector('#chart-heat canvas').heat")
+    assert (heat["workers"], heat["from"], heat["to"], heat["most"]) == ([0, 1, 2], 0, 39, 4)
+    for cells, told in zip(heat["cells"], told_by_worker(served, id, "staleness/last"), strict=True):
+        columns = [int(step / (39 / len(cells))) for step in told["step"]]
+        assert [cells[min(column, len(cells) - 1)] for column in columns] == told["value"]
+
+
+def test_the_processes_of_a_job_are_listed(tab: Tab, served: Served) -> None:
+    id = served.running(name="manned")
+    for pid in (11, 12):
+        start = {"name": "worker/1", "link": "tcp", "node": "n1", "node_id": "x", "pid": pid}
+        served.runtime.tell(id, "actor", start)
+    until(lambda: served.call("GET", f"/jobs/{id}")["last_sequence"] >= 3)
+    row = served.call("GET", f"/jobs/{id}")["actors"][0]
+    assert row["restarts"] == 1
+    tab.open(f"jobs/{id}")
+    heads = [one.inner_text() for one in tab.see(".actors thead").locator("th").all()]
+    assert heads[:6] == ["Actor", "State", "Node", "Device", "A step takes", "Speed"]
+    cells = [one.inner_text() for one in tab.page.locator(".actors tbody tr > *").all()]
+    assert (cells[0], cells[2], cells[heads.index("Restarts")]) == ("worker/1", "n1 pid 12", "1")
+    tab.see(".log li", "worker/1 is up on n1 (pid 12)")
+
+
+IN_ORDER = """async () => {
+  const { Series } = await import('/page/app/data/series.js');
+  const { aligned } = await import('/page/app/data/aligned.js');
+  const series = new Series('train/loss');
+  const seed = { now: 7 };
+  const next = (below) => (seed.now = (seed.now * 48271) % 2147483647) % below;
+  for (let i = 0, step = 0; i < 40000; i++) {
+    if (next(1500) === 0) step = Math.max(0, step - next(400));
+    series.push(step++, i, i, next(1000));
+    if (next(20) === 0) aligned([series], 'step', [0, 10]);
+  }
+  const newest = new Map(Array.from({ length: series.length }, (_, i) => [series.step[i], series.value[i]]));
+  const steps = [...newest.keys()].sort((a, b) => a - b);
+  const [xs, ys] = aligned([series], 'step', null, Infinity);
+  return { held: series.length, same: JSON.stringify([xs, ys]) === JSON.stringify([steps, steps.map((step) => newest.get(step))]) };
+}"""
+
+
+def test_steps_that_come_again_after_a_recovery_are_drawn_in_their_place(tab: Tab) -> None:
+    tab.open()
+    tab.see("h1", "Jobs")
+    found = tab.page.evaluate(IN_ORDER)
+    assert found["same"]
+    assert 8192 < found["held"] <= 16384, "old points are merged, and never more are held"
+
+
+def test_what_a_job_has_made_is_listed_and_taken_along_by_operators(browser: Browser, served: Served) -> None:
+    id = served.running(name="maker")
+    served.runtime.folders[id].files = {"final/model.pt": ("model", b"weights", None)}
+    for role in ("operator", "viewer"):
+        with browser.tab(served.url, served.tokens[role]) as tab:
+            tab.open(f"jobs/{id}")
+            tab.see(".files summary").click()
+            tab.see(".files tbody tr", "final/model.pt")
+            take = tab.page.get_by_role("button", name="Download final/model.pt")
+            if role == "viewer":
+                assert take.count() == 0
+                continue
+            with tab.page.expect_download() as found:
+                take.click()
+            assert found.value.suggested_filename == "final-model.pt"
+            assert found.value.path().read_bytes() == b"weights"
+
+
 def test_zoom_stays_while_data_comes_in(tab: Tab, served: Served) -> None:
     id = served.running(name="zoomed")
     served.train(id, 0, 50)
@@ -137,7 +281,7 @@ def test_zoom_stays_while_data_comes_in(tab: Tab, served: Served) -> None:
     assert before == [12.25, 36.75]
     served.train(id, 50, 50)
     tab.until("() => document.raysync.job.of('train/loss').length === 100")
-    tab.page.wait_for_timeout(200)
+    tab.painted()
     assert tab.page.evaluate(scale) == before
     tab.page.get_by_role("button", name="All", exact=True).click()
     shows(tab, "chart-loss", 100)
@@ -253,13 +397,18 @@ def test_compare_keeps_its_selection_in_the_link(tab: Tab, served: Served, job: 
     shows(tab, "compare-comm-compression", 120)
 
 
-def test_a_mesh_shows_its_stages_and_replicas(tab: Tab, served: Served) -> None:
-    id = served.running(**MESH)
+def tell_stages(served: Served, id: str) -> None:
+    """Let a mesh take twenty steps."""
     for step in range(20):
         values: dict[str, Any] = {"train/loss": 3.0 - 0.05 * step}
         for stage in range(3):
             values |= {f"pipeline/utilisation/{stage}": 0.5 + 0.1 * stage, f"pipeline/delay/{stage}": 2.0 - stage}
         served.runtime.tell(id, "metrics", values, step=step)
+
+
+def test_a_mesh_shows_its_stages_and_replicas(tab: Tab, served: Served) -> None:
+    id = served.running(**MESH)
+    tell_stages(served, id)
     tab.open(f"mesh/{id}")
     assert tab.see(".mesh tbody tr").count() == 1
     assert tab.page.locator(".mesh tbody .cell").count() == 6
@@ -318,6 +467,47 @@ def test_the_form_refuses_while_typing_and_submits(tab: Tab, served: Served) -> 
     assert served.call("GET", f"/jobs/{id}")["spec"]["strategy"]["kind"] == "bsp"
 
 
+def test_every_example_of_the_form_is_a_job_the_service_takes(tab: Tab, served: Served) -> None:
+    tab.open("submit")
+    names = tab.see("select").locator("option").all_inner_texts()
+    assert len(names) >= 4
+    examples = tab.page.evaluate("async () => (await import('/page/app/data/examples.js')).EXAMPLES")
+    assert list(examples) == names
+    for name, spec in examples.items():
+        assert served.call("POST", "/jobs", json={"spec": spec, "dry_run": True})["spec"], name
+
+
+def test_the_keyboard_reaches_everything(tab: Tab, served: Served, job: str) -> None:
+    tab.open()
+    tab.see(f"tr[data-job='{job}']")
+    tab.page.keyboard.press("Tab")
+    assert tab.page.evaluate("document.activeElement.textContent") == "Skip to content"
+    tab.page.keyboard.press("Enter")
+    assert tab.page.evaluate("document.activeElement.id") == "main"
+    link = tab.page.get_by_role("link", name=job)
+    for _ in range(600):
+        tab.page.keyboard.press("Tab")
+        if link.evaluate("one => one === document.activeElement"):
+            break
+    tab.page.keyboard.press("Enter")
+    tab.until("id => location.hash === `#/jobs/${id}`", job)
+
+
+def test_colours_follow_the_readers_choice_and_are_kept(tab: Tab, job: str) -> None:
+    tab.open(f"jobs/{job}")
+    shows(tab, "chart-loss", 120)
+    ink = "() => getComputedStyle(document.body).backgroundColor + document.querySelector('#chart-loss .plot').plot.series[1].stroke()"
+    before = tab.page.evaluate(ink)
+    for choice in ("light", "dark"):
+        tab.page.get_by_role("button", name="auto" if choice == "light" else "light").click()
+        assert tab.page.get_attribute("html", "data-theme") == choice
+    tab.until(f"before => ({ink})() !== before", before)
+    dark = tab.page.evaluate(ink)
+    tab.page.reload()
+    shows(tab, "chart-loss", 120)
+    assert tab.page.evaluate(ink) == dark
+
+
 def test_what_a_job_says_is_text_and_never_html(tab: Tab, served: Served) -> None:
     id = served.running(name="sly", labels={"<b>": "<img src=x onerror=alert(1)>"})
     served.runtime.tell(id, "notice", {"text": "<img src=x onerror=alert(1)><script>alert(2)</script>"})
@@ -360,6 +550,28 @@ def test_a_restart_of_the_service_leaves_no_gap_and_no_double(browser: Browser, 
         assert tab.page.evaluate("document.raysync.job.missed") == 0
         assert tab.page.evaluate("document.raysync.job.of('decision/sync').length") == 90
         tab.see(".link", "live")
+
+
+def test_without_its_libraries_the_page_says_what_to_do_until_they_are_there(
+    browser: Browser, own: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendor = tmp_path / "vendor"
+    monkeypatch.setattr(assets, "VENDOR", vendor)
+    assets._read_once.cache_clear()
+    try:
+        for scheme in ("dark", "light"):
+            with browser.tab(own.url, own.tokens["admin"], color_scheme=scheme) as tab:
+                tab.open()
+                tab.see("h1", "The service runs; its page lacks four small libraries")
+                tab.see("code", "python -m service.page.fetch")
+                assert "token" not in tab.page.url
+                assert not tab.axe()
+                if scheme == "light":
+                    shutil.copytree(fetching.VENDOR, vendor)
+                    tab.page.reload()
+                    tab.see("h1", "Jobs")
+    finally:
+        assets._read_once.cache_clear()
 
 
 VIEWS = ["", "jobs/{job}", "mesh/{mesh}", "compare?jobs={job}", "studies", "studies/{study}", "submit"]

@@ -47,5 +47,16 @@ export async function call(method, path, { query, body, signal, etag } = {}) {
   return data;
 }
 
+/** Fetch a file with the reader's token and hand it to the browser under a name. */
+export async function download(path, name) {
+  const answer = await fetch(address(path), { headers: headers({ Accept: "*/*" }), cache: "no-store" });
+  if (!answer.ok) throw new ApiError(answer.status, await answer.json().catch(() => null));
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await answer.blob());
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
 export const get = (path, query, signal) => call("GET", path, { query, signal });
 export const post = (path, body, query) => call("POST", path, { body, query });

@@ -7,8 +7,17 @@ addEventListener("hashchange", () => (raw.value = location.hash));
 
 export const route = computed(() => {
   const [path, query] = raw.value.replace(/^#\/?/, "").split("?");
-  return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query ?? "") };
+  return { parts: path.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(query ?? "") };
 });
+
+/** A part of the address as it was meant; one that somebody cut in the middle of a sign stays as it is. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
 
 export function link(...parts) {
   return `#/${parts.map(encodeURIComponent).join("/")}`;

@@ -10,8 +10,12 @@ import { deltaLine } from "./delta_line.js";
 import { paintTicks, paintTurns } from "./marks.js";
 import { Plot } from "./plot.js";
 
+/** So many workers have a line each; of more the largest signal is drawn, and the heat map tells them apart. */
+const MANY = 16;
+
 export function Signal({ data, view }) {
-  const workers = data.byWorker("sync/grad_delta");
+  const all = data.byWorker("sync/grad_delta");
+  const workers = all.length > MANY ? [] : all;
   const list = workers.length ? workers : [data.of("sync/grad_delta")];
   const [asked, setAsked] = useState(null);
   const state = useRef({});

@@ -18,21 +18,52 @@ function view(series, kind, range) {
   return { xs, ys, from, to };
 }
 
-/** The place of the first x that is not below. */
-function first(xs, length, x) {
+/** The place of the first x that is not below; with `isAbove`, of the first that is above. */
+function first(xs, length, x, isAbove = false) {
   let low = 0;
   let high = length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (xs[middle] < x) low = middle + 1;
+    if (isAbove ? xs[middle] <= x : xs[middle] < x) low = middle + 1;
     else high = middle;
   }
   return low;
 }
 
+/** So many new points are put in one by one; of more all are sorted. */
+const FEW = 64;
+
+const byStep = new WeakMap();
+
+/** A series in the order of its steps, of equal ones the older first; kept, and grown as the series grows. */
 function sorted(series) {
-  const order = Array.from({ length: series.length }, (_, i) => i).sort((a, b) => series.step[a] - series.step[b] || a - b);
-  return { xs: Float64Array.from(order, (i) => series.step[i]), ys: Float64Array.from(order, (i) => series.value[i]) };
+  let found = byStep.get(series);
+  if (found?.epoch !== series.epoch || series.length - found.length > FEW) byStep.set(series, (found = inOrder(series)));
+  while (found.length < series.length) insert(found, series.step[found.length], series.value[found.length]);
+  return found;
+}
+
+function inOrder({ epoch, length, step, value }) {
+  const order = Array.from({ length }, (_, i) => i).sort((a, b) => step[a] - step[b] || a - b);
+  const found = { epoch, length, xs: new Float64Array(value.length + FEW), ys: new Float64Array(value.length + FEW) };
+  order.forEach((i, n) => ([found.xs[n], found.ys[n]] = [step[i], value[i]]));
+  return found;
+}
+
+function insert(found, x, y) {
+  if (found.length === found.xs.length) {
+    for (const column of ["xs", "ys"]) {
+      const wider = new Float64Array(2 * found.length);
+      wider.set(found[column]);
+      found[column] = wider;
+    }
+  }
+  const at = first(found.xs, found.length, x, true);
+  for (const [column, value] of [["xs", x], ["ys", y]]) {
+    found[column].copyWithin(at + 1, at, found.length);
+    found[column][at] = value;
+  }
+  found.length++;
 }
 
 function exact(views) {

@@ -11,8 +11,8 @@ const kept = new WeakMap();
 export function rates(data, name) {
   const source = data.of(name);
   let found = kept.get(source);
-  if (!found || found.length > source.length) {
-    found = { series: new Series(name, null, "bytes"), length: 0, from: 0 };
+  if (found?.epoch !== source.epoch) {
+    found = { series: new Series(name, null, "bytes"), epoch: source.epoch, length: 0, from: 0 };
     kept.set(source, found);
   }
   const total = (i) => (name === "comm/compression" ? source.value[i] * source.bytes[i] : source.value[i]);

@@ -1,6 +1,7 @@
 /** One metric of one job or worker as columns that grow; what is old is merged, its smallest and largest kept. */
 
-const MAX_POINTS = 24_000;
+/** A power of two, as columns double until then: from 8,192 points on a series takes no more memory. */
+const MAX_POINTS = 16_384;
 const COLUMNS = ["step", "time", "bytes", "value"];
 
 export class Series {
@@ -13,6 +14,8 @@ export class Series {
     this.max = -Infinity;
     /** Whether steps only go up: after a recovery they come again. */
     this.isOrdered = true;
+    /** Goes up when points were merged: whoever keeps something made of them begins anew. */
+    this.epoch = 0;
     for (const column of COLUMNS) this[column] = new Float64Array(512);
   }
 
@@ -57,6 +60,7 @@ export class Series {
 
   /** Of every four points of the older half the smallest and the largest stay. */
   #merge() {
+    this.epoch++;
     const half = (this.length >> 3) << 2;
     let to = 0;
     for (let from = 0; from < half; from += 4) {

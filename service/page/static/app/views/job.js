@@ -5,6 +5,7 @@ import { queryOf, viewOf } from "../charts/axes.js";
 import { JobData } from "../data/job.js";
 import { html, useEffect, useMemo, useState } from "../lib.js";
 import { Actors } from "../parts/actors.js";
+import { Files } from "../parts/files.js";
 import { Knobs } from "../parts/knobs.js";
 import { Link } from "../parts/link.js";
 import { Log } from "../parts/log.js";
@@ -50,6 +51,7 @@ export function Job({ id }) {
       <section class="card"><h2>Events</h2><${Log} events=${data.log.value} /></section>
     </div>
     <section class="card"><h2>Actors</h2><${Actors} actors=${job.actors} /></section>
+    <${Files} job=${job} />
     <details class="card"><summary>Specification</summary><pre tabindex="0">${JSON.stringify(job.spec, null, 1)}</pre></details>
   </main>`;
 }

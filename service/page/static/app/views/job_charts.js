@@ -44,6 +44,8 @@ function Lag({ data, view }) {
   return html`<${Heat} id="chart-heat" ...${words} rows=${() => data.byWorker(name)} view=${view} version=${data.version} />`;
 }
 
+/** So many workers have a line each; of more one line stands for all. */
+const MANY = 16;
 const PARTS = [["time/compute_s", "compute"], ["time/encode_s", "encode"], ["time/sync_s", "send and receive"], ["sync/wait_s", "wait for decisions"]];
 
 function Time({ data, view }) {
@@ -68,7 +70,8 @@ function Time({ data, view }) {
 }
 
 function Residual({ data, view }) {
-  const workers = data.byWorker("feedback/residual_norm");
+  const all = data.byWorker("feedback/residual_norm");
+  const workers = all.length > MANY ? [] : all;
   if (!workers.length && !data.of("feedback/residual_norm").max) return null;
   const list = () => (workers.length ? data.byWorker("feedback/residual_norm").slice(0, workers.length) : [data.of("feedback/residual_norm")]);
   if (!list().some((one) => one.max > 0)) return null;

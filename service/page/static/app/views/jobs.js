@@ -38,8 +38,8 @@ export function Jobs() {
     <${Filters} filter=${filter} narrow=${narrow} />
     ${list.problem.value && html`<p class="problem" role="alert">${list.problem.value}</p>`}
     ${list.isLoaded.value && !jobs.length && html`<${Nothing} filter=${filter} />`}
-    ${jobs.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Jobs">
-      <table class="jobs card">
+    ${jobs.length > 0 && html`<div class="scroll card flush" tabindex="0" role="region" aria-label="Jobs">
+      <table class="jobs">
         <thead><tr>
           <th scope="col"><span class="hidden">Compare</span></th><th scope="col">Job</th><th scope="col">State</th><th scope="col">Progress</th>
           <th scope="col">Learning</th><th scope="col" class="number">Sent</th><th scope="col" class="number"><abbr title="Share of steps without synchronisation">LSSR</abbr></th>

@@ -16,6 +16,7 @@ import { link } from "../router.js";
 
 const BY_STAGE = ["pipeline/utilisation", "pipeline/delay", "pipeline/bubble", "pipeline/memory_bytes", "pipeline/activation_bytes", "pipeline/stash_bytes"];
 const LOOK_MS = 3000;
+const LATELY = 20;
 
 export function Mesh({ id }) {
   const data = useMemo(() => new JobData(id, { workerNames: [] }), [id]);
@@ -67,10 +68,11 @@ function ByStage({ data, view, stages, name, title, note, format = short }) {
 function Grid({ job, data, trace, stages, replicas }) {
   const count = Math.max(replicas, 1 + Math.max(-1, ...(job.actors ?? []).filter((one) => one.role === "stage").map((one) => one.index)));
   const last = (name, stage) => data.series.get(`${name}/${stage}`)?.last ?? null;
+  const lately = (name, stage) => mean(data.series.get(`${name}/${stage}`));
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Mesh"><table class="mesh">
     <thead><tr><th scope="col">Replica</th>${range(stages).map((stage) => html`<th scope="col">stage ${stage}<small>${last("pipeline/delay", stage) === null ? "" : `delay ${short(last("pipeline/delay", stage))}`}</small></th>`)}</tr></thead>
-    <tbody>${range(count).map((replica) => html`<tr><th scope="row">${replica}</th>${range(stages).map((stage) => html`<td><${Cell} actor=${actorAt(job, stage, replica)} busy=${busyOf(job, trace, stage, replica) ?? last("pipeline/utilisation", stage)} memory=${last("pipeline/memory_bytes", stage)} stage=${stage} replica=${replica} isLast=${stage === stages - 1} /></td>`)}</tr>`)}</tbody>
-    <tfoot><tr><th scope="row">all</th>${range(stages).map((stage) => html`<td>busy ${percent(last("pipeline/utilisation", stage))}, waits ${percent(last("pipeline/bubble", stage))}<br />sent ${size(last("pipeline/activation_bytes", stage))}</td>`)}</tr></tfoot>
+    <tbody>${range(count).map((replica) => html`<tr><th scope="row">${replica}</th>${range(stages).map((stage) => html`<td><${Cell} actor=${actorAt(job, stage, replica)} busy=${busyOf(job, trace, stage, replica) ?? lately("pipeline/utilisation", stage)} memory=${last("pipeline/memory_bytes", stage)} stage=${stage} replica=${replica} isLast=${stage === stages - 1} /></td>`)}</tr>`)}</tbody>
+    <tfoot><tr><th scope="row">all</th>${range(stages).map((stage) => html`<td>busy ${percent(lately("pipeline/utilisation", stage))}, waits ${percent(lately("pipeline/bubble", stage))}<br />sent ${size(last("pipeline/activation_bytes", stage))}</td>`)}</tr></tfoot>
   </table></div>`;
 }
 
@@ -91,6 +93,12 @@ function busyOf(job, trace, stage, replica) {
   const actor = actorAt(job, stage, replica);
   if (!job.is_terminal && actor?.busy_ratio !== null && actor?.busy_ratio !== undefined) return actor.busy_ratio;
   return trace?.utilisation?.find((one) => one.stage === stage && one.replica === replica)?.ratio ?? null;
+}
+
+/** The mean of a series' last values: a stage's share of one step says little. */
+function mean(series) {
+  const values = series?.value.subarray(Math.max(0, series.length - LATELY), series.length);
+  return values?.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
 }
 
 function range(count) {

@@ -26,7 +26,7 @@ export function Studies() {
   const list = studies.value;
   return html`<main><header class="top"><h1>Studies</h1><${Link} state=${state.value} /></header>
     ${list && !list.length && html`<section class="nothing"><p>No study yet. One searches the fields of a job for what sends little and learns well; <code>POST /api/v1/studies</code> starts it.</p></section>`}
-    ${list && list.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Studies"><table class="card jobs"><thead><tr><th scope="col">Study</th><th scope="col">State</th><th scope="col">Trials</th><th scope="col">Answer</th><th scope="col">Begun</th></tr></thead>
+    ${list && list.length > 0 && html`<div class="scroll card flush" tabindex="0" role="region" aria-label="Studies"><table class="jobs"><thead><tr><th scope="col">Study</th><th scope="col">State</th><th scope="col">Trials</th><th scope="col">Answer</th><th scope="col">Begun</th></tr></thead>
       <tbody>${list.map((study) => html`<tr key=${study.id}><th scope="row"><a href=${link("studies", study.id)}>${study.id}</a><span class="under">${study.owner}</span></th><td><${State} state=${study.state} /></td>
         <td><span class="progress"><progress max=${study.trials} value=${study.begun} aria-label="Trials of ${study.id}"></progress><span>${study.begun} of ${study.trials}</span></span></td><td>${study.reason}</td><td>${ago(study.created_at)}</td></tr>`)}</tbody></table></div>`}
   </main>`;
