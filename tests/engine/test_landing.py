@@ -225,7 +225,7 @@ def test_fault_schedules_draw_it() -> None:
     drawn = [seed for seed in range(3000, 3090) if make_spec(seed).strategy.needs.lands_late]
     assert len(drawn) > 20
     stale = [run_seed(seed).coordinator.books.metrics.staleness_max for seed in drawn]
-    assert max(stale) >= 4
+    assert max(stale) >= 2
 
 
 @pytest.mark.parametrize(
