@@ -29,7 +29,7 @@ from raysync.engine.ports import Measured, Probe
 from raysync.engine.training.replica import Replica
 from raysync.engine.training.shared_vector import SharedVector
 from raysync.engine.training.trainer import Computed, Trainer
-from raysync.errors import PayloadError, ProtocolError
+from raysync.errors import ProtocolError
 from raysync.knobs import Knobs, apply_knobs, initial_knobs
 from raysync.spec import JobSpec
 from raysync.tasks.workload import Workload
@@ -481,9 +481,7 @@ class Member:
 
     def _push_off(self, flight: Flight, decision: m.Decision) -> Effects:
         """Return all pushes; nothing of what the worker has come to if not all of it is finite."""
-        if not self.replica.is_finite():
-            why = "the local parameters hold a NaN or an infinity"
-            self._untold += (self.trainer.drop_progress(self.step, decision.round, why),)
+        self._drop_what_is_not_finite(decision)
         self.shared.take_off()
         return flight.push(self._courier(decision.view), self.round, range(len(self.shared.blocks)))
 
@@ -574,13 +572,15 @@ class Member:
 
     def _push_finite(self, decision: m.Decision) -> Effects:
         """Return all pushes; nothing of what the worker has come to if not all of it is finite."""
-        try:
-            return self._push(self.round.waiting)
-        except PayloadError as error:
-            if decision.payload_kind != "displacement":
-                raise
-            self._untold += (self.trainer.drop_progress(self.step, decision.round, str(error)),)
-            return self._push(self.round.waiting)
+        if decision.payload_kind == "displacement":
+            self._drop_what_is_not_finite(decision)
+        return self._push(self.round.waiting)
+
+    def _drop_what_is_not_finite(self, decision: m.Decision) -> None:
+        """Look at it before the first block leaves: what has left is not taken back."""
+        if not self.replica.is_finite():
+            why = "the local parameters hold a NaN or an infinity"
+            self._untold += (self.trainer.drop_progress(self.step, decision.round, why),)
 
     def _on_need_push(self, message: m.NeedPush) -> Effects:
         """Send a push again that the shard has never seen, or has lost with its process."""
