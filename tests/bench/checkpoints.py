@@ -14,8 +14,8 @@ from tests.bench.record import record
 from tests.bench.throughput import LARGE, WORKERS, job
 
 EVERY_ROUNDS = 20
-ROUNDS = 120
-PAIRS = 4
+ROUNDS = 60
+PAIRS = 3
 BAR = 1.03
 
 
