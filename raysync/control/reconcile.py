@@ -388,7 +388,7 @@ def _state(seen: Seen, dead: list[Address], live: list[Address], missing: int) -
         return JobState.RESIZING, f"{len(live)} of {seen.wanted_workers} {_kind(seen)}: {seen.shortage}"
     if seen.is_paused:
         return JobState.PAUSED, f"{seen.paused_by} paused it" if seen.paused_by else "the knob pause is set"
-    if seen.draining:
+    if seen.draining and _has_refuge(seen):
         return JobState.RESIZING, "a node is about to go; what runs there moves to others"
     if missing or starting or seen.leaving & {*live}:
         if seen.state is JobState.RECOVERING:
