@@ -35,9 +35,23 @@ class Block:
         return self.stop - self.start
 
 
-def cut(regions: Sequence[tuple[Content, int]], block_bytes: int) -> tuple[Block, ...]:
-    """Return the blocks of a vector of `regions` (content, elements), each of at most `block_bytes` bytes of fp32."""
-    size = max(1, block_bytes // 4)
+SMALLEST_BYTES, LARGEST_BYTES = 512 << 10, 2 << 20
+"""Of blocks whose size nobody has given."""
+
+
+def default_bytes(elements: int) -> int:
+    """Return the size of blocks for a vector: an eighth of it, so that work on one hides the way of another; in bounds
+    between which neither what is done per block nor the processor's caches weigh much.
+    """
+    eighth = 4 * -(-elements // 8)
+    return min(LARGEST_BYTES, max(SMALLEST_BYTES, eighth))
+
+
+def cut(regions: Sequence[tuple[Content, int]], block_bytes: int | None = None) -> tuple[Block, ...]:
+    """Return the blocks of a vector of `regions` (content, elements), each of at most `block_bytes` bytes of fp32; by
+    default of a size that depends on the vector's length alone.
+    """
+    size = max(1, (block_bytes or default_bytes(sum(length for _, length in regions))) // 4)
     blocks: list[Block] = []
     offset = 0
     for content, length in regions:

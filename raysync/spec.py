@@ -115,8 +115,10 @@ class Scale(Value):
     """Where shards live: in processes of their own, or in those of the first workers, which saves half the traffic of
     uncompressed training but loses the shard with its worker.
     """
-    block_bytes: int = Field(default=512 * 1024, ge=64, le=2**28)
-    """Bytes of fp32 parameters per block; a block is encoded, sent and owned as one piece."""
+    block_bytes: int | None = Field(default=None, ge=64, le=2**28)
+    """Bytes of fp32 parameters per block; a block is encoded, sent and owned as one piece. Default: an eighth of the
+    vector, between 512 KiB and 2 MiB.
+    """
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -17,10 +17,12 @@ import xxhash
 
 from actors.link.base import Envelope
 from raysync.address import Address
+from raysync.blocks import LARGEST_BYTES
 from raysync.engine import messages as m
 from raysync.errors import PayloadError
 
-PART_BYTES = 1 << 20
+PART_BYTES = LARGEST_BYTES + 4096
+"""A block of the largest default size goes in one piece: it needs not be put together."""
 _INLINE_BYTES = 4096
 _MAX_BYTES = 1 << 30
 
