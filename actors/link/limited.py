@@ -65,6 +65,8 @@ class LimitedLink:
 
     def receive(self, timeout_s: float) -> list[Envelope]:
         """Return what has arrived; meanwhile pass on what is due."""
+        if not self._held and not self._flying:
+            return self._link.receive(timeout_s)
         self._pass_on()
         return self._link.receive(min(timeout_s, max(0.0, self._next_s - self._now_s())))
 

@@ -86,14 +86,14 @@ class LastValues:
 
     def put(self, worker: Address, metrics: Mapping[str, float]) -> None:
         """Take in a worker's numbers; now and then add up anew, so that rounding errors do not."""
-        for name, is_norm in self._is_norm.items():
+        for name, by_worker in self._by_worker.items():
             value = metrics.get(name)
             if value is not None:
-                number, by_worker = value**2 if is_norm else value, self._by_worker[name]
+                number = value**2 if self._is_norm[name] else value
                 self._sums[name] += number - by_worker.get(worker, 0.0)
                 by_worker[worker] = number
         self._puts += 1
-        if self._puts >= max(_PUTS, len(max(self._by_worker.values(), key=len, default=()))):
+        if self._puts >= _PUTS and self._puts >= max(map(len, self._by_worker.values())):
             self._puts = 0
             self._sums = {name: math.fsum(by_worker.values()) for name, by_worker in self._by_worker.items()}
 
