@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from raysync.address import Address, worker
+from raysync.address import COORDINATOR, Address, worker
 from raysync.engine import messages as m
+from raysync.engine.coordinator import Coordinator
 from raysync.engine.coordinator.combining import evaluation
 from raysync.engine.coordinator.step_metrics import StepMetrics
+from raysync.engine.effects import Send
 from raysync.metrics import METRICS, Combine, Metric
 from raysync.spec import parse_spec
 from raysync.sync.base import Choice
+from tests.jobs import job
 
 FULL = {
     "train/loss": 2.0,
@@ -140,3 +144,26 @@ def test_the_residual_of_a_worker_that_died_is_lost_and_what_it_sent_still_count
         assert (rest["feedback/residual_norm"], rest["feedback/lost_norm"]) == (3.0, 4.0)
         assert (rest["comm/bytes_up"], rest["sync/rounds"]) == (200.0, 1.0)
         assert all(math.isfinite(value) for value in rest.values())
+
+
+def test_a_decision_leaves_before_the_books_of_it_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers wait for the decision, no core waits for the metrics; with a target the next decision depends on them."""
+    written: list[int] = []
+    metrics = StepMetrics.metrics
+
+    def noting(books: StepMetrics, reports: Any, now_s: float) -> dict[str, float]:
+        written.append(next(iter(reports.values())).step)
+        return metrics(books, reports, now_s)
+
+    monkeypatch.setattr(StepMetrics, "metrics", noting)
+    strategy = {"kind": "selsync", "delta": 0.3}
+    core = Coordinator(COORDINATOR, job(strategy, scale={"workers": 2}))
+    for index in range(2):
+        core.handle(m.Join(sender=worker(index), num_samples=100, num_elements=10))
+    for step in range(3):
+        told = [m.Report(view=1, sender=worker(index), step=step, values=(0.1,), metrics={}) for index in range(2)]
+        effects = [effect for report in told for effect in core.handle(report)]
+        assert [type(effect.message) for effect in effects if isinstance(effect, Send)] == [m.Decision] * 2
+        assert written == [*range(step)], "what it rests on is written later"
+        core.settle()
+        assert written == [*range(step + 1)]
