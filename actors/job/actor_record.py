@@ -12,10 +12,13 @@ from actors.link.base import Contact
 from actors.link.direct import sweep
 from actors.shell.core_actor import Hello, Outcome
 from raysync.address import Address
+from raysync.control.budgets import Cause
 from raysync.control.pulse import Pulse
 from raysync.control.reconcile import ActorSeen, Life
 
 _HALT_S = 12.0
+_NODE_GONE = "its node has died"
+"""How Ray says that a machine is gone, and not only the process."""
 
 
 class ActorRecord:
@@ -122,10 +125,11 @@ def _died(error: RayActorError) -> ActorSeen:
     first = next((line for line in str(error).splitlines() if "died" in line or "exit" in line.lower()), str(error))
     if "ModuleNotFoundError" in str(error) or "creation task" in str(error):
         return ActorSeen(Life.FAILED, str(error))
-    return ActorSeen(Life.DEAD, first.strip()[:300])
+    is_of_machine = error.preempted or _NODE_GONE in str(error)
+    return ActorSeen(Life.DEAD, first.strip()[:300], Cause.MACHINE if is_of_machine else None)
 
 
 def _ended(outcome: Outcome) -> ActorSeen:
     if outcome.kind == "failed":
-        return ActorSeen(Life.FAILED, outcome.failure or "")
+        return ActorSeen(Life.FAILED, outcome.failure or "", outcome.cause)
     return ActorSeen(Life.GONE)

@@ -25,8 +25,8 @@ from actors.storage.journal import Journal
 from actors.storage.keeper import Keeper
 from actors.storage.retry import Backoff
 from raysync.address import COORDINATOR, Address, Role
+from raysync.control.budgets import cause_of
 from raysync.control.controller_memory import Memory, wanted_workers
-from raysync.control.incidents import Incidents, with_deaths
 from raysync.control.placing import replica_of
 from raysync.control.reconcile import Act, Life, Plan, Seen, StopAsked, reconcile
 from raysync.control.states import JobState
@@ -42,7 +42,7 @@ _DRAINED_S = 1.0
 """So often Ray is asked which nodes are about to go."""
 _MODEL_S = 10.0
 """How long after a job's end its model may take to appear in a folder that is shared between machines."""
-_NEW_COORDINATOR = (Act.LAUNCH, Act.RECOVER, Act.SUCCEED)
+_NEW_COORDINATOR = (Act.LAUNCH, Act.RECOVER, Act.ROLL_BACK, Act.SUCCEED)
 _RAY_S = 600.0
 """For how long Ray may fail before the job has."""
 
@@ -176,7 +176,7 @@ class ControlLoop:
         if progress.is_asking or (memory.is_succeeded and not self._steering.has_begun):
             return
         if self._num_steps is not None and progress.next_step > self._num_steps:
-            memory.incidents, memory.recoveries = Incidents(), 0
+            memory.retries = memory.retries.after_step()
         self._num_steps = progress.next_step
         is_written = self._history.take_in(progress)
         if progress.finished and is_written and not self._finished:
@@ -235,7 +235,7 @@ class ControlLoop:
         if plan.state.is_terminal:
             self.end(plan.state, plan.reason)
             return
-        self._count_deaths(plan)
+        self._count_failures(plan)
         if any(action.act in _NEW_COORDINATOR for action in plan.actions):
             # First, so that a controller after this one knows what was begun.
             self._history.enter(plan.state, plan.reason)
@@ -290,13 +290,18 @@ class ControlLoop:
             paused_by=memory.paused_by,
             stop=None if stop is None else StopAsked(stop.reason, self._steering.is_stop_overdue),
             has_checkpoint=memory.checkpoint is not None,
-            incidents=memory.incidents,
-            recoveries_in_a_row=memory.recoveries,
+            retries=memory.retries,
+            now_s=time.time(),
+            rolls_back=self._spec.on_divergence == "rollback",
         )
 
-    def _count_deaths(self, plan: Plan) -> None:
-        """Take note of the deaths of one look together: a lost node is one incident."""
+    def _count_failures(self, plan: Plan) -> None:
+        """Take note of what this plan answers; the deaths of one look together, since a lost node is one incident."""
+        memory, now_s = self._memory, time.time()
         removed = [action.who for action in plan.actions if action.act is Act.REMOVE_DEAD and action.who is not None]
-        dead = {who: self._group.members[who].seen.detail for who in removed}
+        seen = {who: self._group.members[who].seen for who in removed}
+        dead = {who: (cause_of(who, found.cause), found.detail) for who, found in seen.items()}
         started = [who for index in range(self._group.next_worker) for who in replica_of(self._spec, index)]
-        self._memory.incidents = with_deaths(self._memory.incidents, dead, started, time.time())
+        memory.retries = memory.retries.after_deaths(dead, started, now_s)
+        for cause in [action.cause for action in plan.actions if action.cause is not None]:
+            memory.retries = memory.retries.after_failure(cause, plan.reason, now_s)

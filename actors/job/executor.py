@@ -18,14 +18,14 @@ from actors.storage.keeper import Keeper
 from actors.storage.saved import damage, newest_sound
 from raysync.address import COORDINATOR, Address, Role, shard
 from raysync.control.placing import replica_of, with_backups
-from raysync.control.reconcile import Act, Action, ActorSeen, Life
+from raysync.control.reconcile import Act, Action, Life
 from raysync.control.resuming import SHORT_OF_ROOM_S, starting
 from raysync.engine import messages as m
 from raysync.events import Notice, WorkerDied
 from raysync.spec import JobSpec
 
-_MAX_RENEWED = 5
-"""So often an evaluator is started again in the life of a controller, and a spare that is lost before it is needed."""
+_MAX_LOST_SPARES = 5
+"""So many spares may be lost one after the other before they are needed."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Executor:
         """Why the workers that are missing cannot be started now."""
         self._short_since_s: float | None = None
         """Since when there has been no room for a launch."""
-        self._num_launched = self._num_renewed = self._lost_spares = 0
+        self._num_launched = self._lost_spares = 0
         self._unplaced: tuple[Address, ...] = ()
         """The stage that a pipeline lacks and that could not be started; empty if a whole replica could not."""
 
@@ -93,6 +93,8 @@ class Executor:
                 self._succeed(who)
             case Action(Act.RECOVER):
                 self._recover()
+            case Action(Act.ROLL_BACK):
+                self._roll_back()
 
     @property
     def num_first(self) -> int:
@@ -143,7 +145,7 @@ class Executor:
     @property
     def num_spares(self) -> int:
         """How many workers should stand by: none any more once so many have been lost one after the other."""
-        return self._spec.scale.spares if self._lost_spares <= _MAX_RENEWED else 0
+        return self._spec.scale.spares if self._lost_spares <= _MAX_LOST_SPARES else 0
 
     def _remove_dead(self, who: Address) -> None:
         if self._group.members[COORDINATOR].introduced:
@@ -160,15 +162,9 @@ class Executor:
             self._memory.leaving -= {who.at(0)}
 
     def _renew(self, who: Address) -> None:
-        """Start an actor again that held nothing; one that dies again and again fails, and says what to do instead."""
-        self._num_renewed += 1
-        member = self._group.members[who]
-        logger.warning("%s died (%s) and is started again", who, member.seen.detail)
-        if self._num_renewed <= _MAX_RENEWED:
-            self._group.renew(who)
-            return
-        why = f"it died {self._num_renewed} times, last: {member.seen.detail}; set eval.on: workers"
-        member.seen = ActorSeen(Life.FAILED, why)
+        """Start an actor again that held nothing."""
+        logger.warning("%s died (%s) and is started again", who, self._group.members[who].seen.detail)
+        self._group.renew(who)
 
     def _promote(self, who: Address) -> None:
         """Tell the coordinator of a shard's death; once it can be told, clear up after the actor."""
@@ -200,7 +196,6 @@ class Executor:
     def _succeed(self, who: Address) -> None:
         """Start another coordinator; it numbers its events anew, and is told whom to ask once it can be."""
         memory = self._memory
-        memory.recoveries += 1
         memory.successions += 1
         self._begin_incarnation(takes_over=True)
         self._keeper.save()  # first: a controller after this one must know that it has to ask
@@ -222,7 +217,6 @@ class Executor:
         if memory.checkpoint is None and has_one:
             return
         memory.resume = memory.checkpoint
-        memory.recoveries += 1
         self._group.dismiss_all()
         memory.view, memory.members, memory.leaving = 0, frozenset(), frozenset()
         self._launch()
@@ -242,6 +236,13 @@ class Executor:
         """The checkpoint of another job that this one was to go on from."""
         resume = self._memory.resume
         return None if resume is None or resume.startswith(f"{self._folder.uri}/") else resume
+
+    def _roll_back(self) -> None:
+        """Go back to the last checkpoint, at half the learning rate from there on."""
+        lr = self._memory.asked.values.get("lr")
+        if isinstance(lr, float | int):
+            self._steering.turn({"lr": lr / 2}, None, False, "on_divergence: rollback")
+        self._recover()
 
     def _launch(self) -> None:
         """Start all actors, or say what is missing for it; then the job waits."""

@@ -27,7 +27,9 @@ from actors.storage.log_shipper import LogShipper
 from actors.storage.retry import LONG_S, patiently
 from actors.storage.saved import saved_state
 from raysync.address import Address
+from raysync.control.budgets import Cause
 from raysync.control.placing import slot_of
+from raysync.errors import Diverged
 from raysync.failure import explain
 from raysync.spec import JobSpec
 
@@ -81,6 +83,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
     kind: str
     failure: str | None = None
+    cause: Cause | None = None
+    """What the failure came of, where that is known."""
 
 
 class CoreActor:
@@ -204,7 +208,8 @@ class CoreActor:
             self._run()
         except Exception as error:
             module = getattr(self.spec.task, "entrypoint", "").partition(":")[0]
-            self._outcome = Outcome("failed", explain(error, module, os.getcwd()))
+            cause = Cause.DIVERGENCE if isinstance(error, Diverged) else None
+            self._outcome = Outcome("failed", explain(error, module, os.getcwd()), cause)
             logger.exception("failed")
         finally:
             self._close()

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from raysync.address import Address, worker
-from raysync.control.incidents import Incidents
+from raysync.control.budgets import Retries
 from raysync.control.states import JobState
 from raysync.knobs import Knobs
 
@@ -59,9 +59,8 @@ class Memory(msgspec.Struct, kw_only=True):
     leaving: frozenset[Address] = frozenset()
     """Workers that have been asked to leave."""
     stop: StopWanted | None = None
-    incidents: Incidents = Incidents()
-    recoveries: int = 0
-    """How often it went back to a checkpoint since the last step."""
+    retries: Retries = Retries()
+    """What has failed so far, as far as it counts."""
     incarnation: int = 0
     """How many coordinators it has had: which one an event comes from."""
     successions: int = 0
@@ -103,7 +102,8 @@ def written(memory: Memory) -> bytes:
     plain["absent"] = [str(worker) for worker in memory.absent]
     plain["servers"] = [str(server) for server in memory.servers]
     plain["backups"] = [None if backup is None else str(backup) for backup in memory.backups]
-    plain["incidents"]["present"] = _texts(memory.incidents.present)
+    for cause, count in memory.retries.incidents.items():
+        plain["retries"]["incidents"][cause]["present"] = _texts(count.present)
     return msgspec.json.encode(plain, enc_hook=str)
 
 
@@ -118,8 +118,8 @@ def read(data: bytes) -> Memory:
     plain |= {name: _addresses(plain[name]) for name in ("members", "leaving") if name in plain}
     for name in ("absent", "servers", "backups"):
         plain[name] = [None if text is None else Address.parse(text) for text in plain.get(name, [])]
-    if "present" in plain.get("incidents", {}):
-        plain["incidents"]["present"] = _addresses(plain["incidents"]["present"])
+    for count in plain.get("retries", {}).get("incidents", {}).values():
+        count["present"] = _addresses(count["present"])
     if isinstance(plain.get("stop"), str):
         plain["stop"] = {"reason": plain["stop"], "with_checkpoint": True, "force_at_s": 0.0}
     return msgspec.convert(plain, Memory)

@@ -12,13 +12,10 @@ from typing import NamedTuple
 import msgspec
 
 from raysync.address import COORDINATOR, Address, Role, shard
-from raysync.control.incidents import Incidents
+from raysync.control.budgets import BUDGETS, Cause, Retries, cause_of
 from raysync.control.roles import ROLES, Death
 from raysync.control.states import JobState
 
-MAX_INCIDENTS_IN_A_ROW = 5
-"""So often may workers die without a step between them, however many at once; more, and they would for ever."""
-MAX_RECOVERIES_IN_A_ROW = 3
 MAX_ORPHANED_S = 5.0
 """So long the backup of a shard that died may take to say that it knows all the shard has said."""
 
@@ -45,6 +42,8 @@ class ActorSeen(NamedTuple):
 
     life: Life
     detail: str = ""
+    cause: Cause | None = None
+    """What that came of, where it is not what its role says."""
 
 
 class StopAsked(NamedTuple):
@@ -102,9 +101,12 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Who set the knob, where that is known."""
     stop: StopAsked | None = None
     has_checkpoint: bool = False
-    incidents: Incidents = Incidents()
-    """How often workers died since the last step; deaths of one cause count once."""
-    recoveries_in_a_row: int = 0
+    retries: Retries = Retries()
+    """What has failed so far, as far as it counts."""
+    now_s: float = 0.0
+    """By the clock that the retries were counted with."""
+    rolls_back: bool = False
+    """What is not finite takes the job back to its last checkpoint."""
 
     def whose_death(self, means: Death) -> dict[Address, ActorSeen]:
         """Return the actors whose death means this, in order."""
@@ -143,6 +145,8 @@ class Act(StrEnum):
     """start a shard that follows the one of a slot"""
     RECOVER = "recover"
     """start everything again from the last checkpoint"""
+    ROLL_BACK = "roll_back"
+    """the same at half the learning rate, since an actor came to numbers that are not finite"""
 
 
 class Action(NamedTuple):
@@ -150,6 +154,8 @@ class Action(NamedTuple):
 
     act: Act
     who: Address | None = None
+    cause: Cause | None = None
+    """Whose budget it is made on, and who it is for has not been counted as dead."""
 
 
 class Plan(NamedTuple):
@@ -164,13 +170,13 @@ def reconcile(seen: Seen) -> Plan:
     """Return what to do next."""
     if seen.state.is_terminal:
         return Plan(seen.state, "it has ended")
-    mended = _end(seen) or _mend_servers(seen) or _succeed(seen)
+    mended = _end(seen) or _roll_back(seen) or _mend_servers(seen) or _succeed(seen)
     return mended or (_launch(seen) if seen.state is JobState.PENDING else _tend(seen))
 
 
 def _end(seen: Seen) -> Plan | None:
     for address, found in sorted(seen.actors.items()):
-        if found.life is Life.FAILED:
+        if found.life is Life.FAILED and not _is_to_roll_back(seen, found):
             return Plan(JobState.FAILED, f"{address}: {found.detail}")
     if seen.has_finished:
         if seen.stop is not None:
@@ -180,9 +186,41 @@ def _end(seen: Seen) -> Plan | None:
         return Plan(JobState.SUCCEEDED, "the last step is done and every worker has said farewell")
     if seen.stop is not None and seen.stop.is_overdue:
         return Plan(JobState.STOPPED, f"{seen.stop.reason}; it did not end in good order and was ended by force")
-    if seen.incidents.in_a_row > MAX_INCIDENTS_IN_A_ROW:
-        times, last = f"workers died {seen.incidents.in_a_row} times", seen.incidents.last
-        return Plan(JobState.FAILED, f"{times} without a step between them; last: {last}")
+    workers = seen.retries.of(Cause.WORKER)
+    if workers.in_a_row > (BUDGETS[Cause.WORKER].tries or 0):
+        told = f"workers died {workers.in_a_row} times without a step between them; last: {workers.last}"
+        return Plan(JobState.FAILED, f"{told}; {BUDGETS[Cause.WORKER].remedy}")
+    for address, found in seen.whose_death(Death.RENEW).items():
+        if found.life is Life.DEAD and not seen.retries.allows(cause_of(address, found.cause), seen.now_s):
+            return Plan(JobState.FAILED, _spent(seen, address, found))
+    return None
+
+
+def _spent(seen: Seen, who: Address, found: ActorSeen, doing: str = "was started again") -> str:
+    """Return the sentence for a failure that no retry is left for."""
+    cause = cause_of(who, found.cause)
+    between = " without a step between them" if BUDGETS[cause].ends_with_step else ""
+    times = f"{seen.retries.count(cause, seen.now_s)} times{between}"
+    return f"{who} died ({found.detail}) after it {doing} {times}; {BUDGETS[cause].remedy}"
+
+
+def _is_to_roll_back(seen: Seen, found: ActorSeen) -> bool:
+    return seen.rolls_back and found.life is Life.FAILED and found.cause is Cause.DIVERGENCE
+
+
+def _roll_back(seen: Seen) -> Plan | None:
+    """Go back to a checkpoint with what has diverged, a few times."""
+    for address, found in sorted(seen.actors.items()):
+        if not _is_to_roll_back(seen, found):
+            continue
+        if not seen.has_checkpoint:
+            return Plan(JobState.FAILED, f"{address}: {found.detail}\nthere is no checkpoint to go back to yet")
+        count = seen.retries.count(Cause.DIVERGENCE, seen.now_s)
+        if not seen.retries.allows(Cause.DIVERGENCE, seen.now_s):
+            return Plan(JobState.FAILED, f"{address}: {found.detail}\nthe job went back to a checkpoint {count} times")
+        back = f"back to the last checkpoint at half the learning rate, time {count + 1}"
+        action = Action(Act.ROLL_BACK, address, Cause.DIVERGENCE)
+        return Plan(JobState.RECOVERING, f"{address}: {found.detail}\n{back}", (action,))
     return None
 
 
@@ -204,12 +242,20 @@ def _mend_servers(seen: Seen) -> Plan | None:
             f"{name} died ({detail}) and there is no checkpoint to go on from: set checkpoint.every_rounds"
             f"{'' if seen.num_backups else ', or scale.replicas: 1, so that another shard takes its place'}",
         )
-    if seen.recoveries_in_a_row >= MAX_RECOVERIES_IN_A_ROW:
-        return Plan(
-            JobState.FAILED, f"{name} died ({detail}) after {seen.recoveries_in_a_row} recoveries without a step"
-        )
+    found = seen.actors.get(name, ActorSeen(Life.DEAD))._replace(detail=detail)
+    cause = cause_of(name, found.cause)
+    if not seen.retries.allows(cause, seen.now_s):
+        return Plan(JobState.FAILED, _spent(seen, name, found, "took the job back"))
     back = "back to the last checkpoint" if seen.has_checkpoint else "it had not begun to train, and starts again"
-    return Plan(JobState.RECOVERING, f"{name} died ({detail}): {back}", (Action(Act.RECOVER),))
+    actions = () if seen.retries.waits(cause, seen.now_s) else (Action(Act.RECOVER, None, cause),)
+    return Plan(JobState.RECOVERING, f"{name} died ({detail}): {back}{_soon(seen, cause)}", actions)
+
+
+def _soon(seen: Seen, cause: Cause) -> str:
+    """Return how long a retry waits, in words; nothing if it is made now."""
+    if not seen.retries.waits(cause, seen.now_s):
+        return ""
+    return f", {seen.retries.delay_s(cause):g} s after the last time"
 
 
 def _lost_shards(seen: Seen) -> dict[Address, str]:
@@ -282,11 +328,12 @@ def _succeed(seen: Seen) -> Plan | None:
     for address, found in seen.whose_death(Death.SUCCEED).items():
         if found.life is not Life.DEAD:
             continue
-        if seen.recoveries_in_a_row >= MAX_RECOVERIES_IN_A_ROW:
-            times = f"{seen.recoveries_in_a_row} times without a step between them"
-            return Plan(JobState.FAILED, f"{address} died ({found.detail}) after it was started anew {times}")
-        why = f"{address} died ({found.detail}): another one takes over"
-        return Plan(JobState.RECOVERING, why, (Action(Act.SUCCEED, address),))
+        cause = cause_of(address, found.cause)
+        if not seen.retries.allows(cause, seen.now_s):
+            return Plan(JobState.FAILED, _spent(seen, address, found))
+        why = f"{address} died ({found.detail}): another one takes over{_soon(seen, cause)}"
+        actions = () if seen.retries.waits(cause, seen.now_s) else (Action(Act.SUCCEED, address, cause),)
+        return Plan(JobState.RECOVERING, why, actions)
     return None
 
 
@@ -336,8 +383,10 @@ def _tend(seen: Seen) -> Plan:
         if who.at(0) in seen.leaving and any(who.at(stage) not in {*up, *gone} for stage in range(seen.num_stages))
     ]
     actions += [Action(Act.DISMISS, who) for who in broken]  # on its way out its pipeline has lost a stage
-    lost = [name for name, found in seen.whose_death(Death.RENEW).items() if found.life is Life.DEAD]
-    actions += [Action(Act.RENEW, name) for name in lost]
+    lost = {name: found for name, found in seen.whose_death(Death.RENEW).items() if found.life is Life.DEAD}
+    causes = {name: cause_of(name, found.cause) for name, found in lost.items()}
+    due = {name: cause for name, cause in causes.items() if not seen.retries.waits(cause, seen.now_s)}
+    actions += [Action(Act.RENEW, name, cause) for name, cause in due.items()]
     actions += [Action(Act.LEAVE_OUT, who) for who in frozen if who.at(0) in seen.members]
     actions = _tend_shards(seen) + actions + [Action(Act.DISMISS, who) for who in lost_spares]
     if seen.stop is not None:
@@ -347,7 +396,7 @@ def _tend(seen: Seen) -> Plan:
     called = spares[: max(0, missing + away)] if seen.has_begun else []
     actions += [Action(Act.CALL_IN, who) for who in called]
     missing -= len(called)
-    if seen.shortage is None:
+    if seen.shortage is None and _waiting(seen, dead) is None:
         stages = range(seen.num_stages)
         lacking = [who.at(stage) for who in staying for stage in stages if who.at(stage) not in up]
         actions += [Action(Act.ADD, who) for who in lacking] + [Action(Act.ADD)] * missing
@@ -362,6 +411,16 @@ def _tend(seen: Seen) -> Plan:
     return Plan(*_state(seen, dead, live, missing), tuple(actions))
 
 
+def _waiting(seen: Seen, dead: list[Address]) -> Cause | None:
+    """Return what it is that workers died of too often for another to be started now; those found dead just now are not
+    counted yet.
+    """
+    new = {cause_of(who, seen.actors[who].cause) for who in dead}
+    again = [cause for cause in (Cause.WORKER, Cause.MACHINE) if seen.retries.of(cause).in_a_row]
+    is_soon = {cause: cause in new or seen.retries.waits(cause, seen.now_s) for cause in again}
+    return next((cause for cause in again if seen.has_begun and is_soon[cause]), None)
+
+
 def _state(seen: Seen, dead: list[Address], live: list[Address], missing: int) -> tuple[JobState, str]:
     starting = [worker for worker in live if worker not in seen.members | seen.leaving]
     successors = [found for found in seen.whose_death(Death.SUCCEED).values() if found.life is Life.STARTING]
@@ -371,8 +430,11 @@ def _state(seen: Seen, dead: list[Address], live: list[Address], missing: int) -
     if orphaned:
         detail = seen.actors[orphaned[0]].detail
         return JobState.RECOVERING, f"{orphaned[0].spoken} died ({detail}); its backup takes its place"
+    waiting = _waiting(seen, dead)
+    soon = "" if waiting is None else _soon(seen, waiting)
     if dead:
-        return JobState.RECOVERING, f"{dead[0].spoken} died ({seen.actors[dead[0]].detail}); a new one takes its place"
+        why = f"{dead[0].spoken} died ({seen.actors[dead[0]].detail})"
+        return JobState.RECOVERING, f"{why}; a new one takes its place{soon}"
     frozen = [who for who, found in sorted(seen.actors.items()) if found.life is Life.FROZEN]
     if frozen and seen.has_begun:
         detail = seen.actors[frozen[0]].detail
@@ -392,7 +454,7 @@ def _state(seen: Seen, dead: list[Address], live: list[Address], missing: int) -
         return JobState.RESIZING, "a node is about to go; what runs there moves to others"
     if missing or starting or seen.leaving & {*live}:
         if seen.state is JobState.RECOVERING:
-            return JobState.RECOVERING, "the replacement is on its way"
+            return JobState.RECOVERING, f"the replacement is on its way{soon}"
         return JobState.RESIZING, f"{len(seen.members)} {_kind(seen)} train, {seen.wanted_workers} are wanted"
     standing = sum(seen.actors[who].life is Life.SPARE for who in seen.spares if who in seen.actors)
     stands_by = f", {standing} stand{'s' * (standing == 1)} by" if standing else ""

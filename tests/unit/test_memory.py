@@ -16,6 +16,7 @@ from actors.storage import retry as patience
 from actors.storage.folder import Folder, checkpoint_name, part_name, seal, write_part
 from actors.storage.keeper import Keeper
 from raysync.address import COORDINATOR, shard, worker
+from raysync.control.budgets import Cause, Retries
 from raysync.control.controller_memory import Memory, StopWanted, read, written
 from raysync.control.incidents import Incidents
 from raysync.control.states import JobState
@@ -43,8 +44,12 @@ SAMPLES: dict[str, Any] = {
     "members": frozenset({worker(0), worker(2)}),
     "leaving": frozenset({worker(2)}),
     "stop": StopWanted("enough", False, 99.5),
-    "incidents": Incidents(2, 3.5, frozenset({worker(0), worker(1)}), "out of memory"),
-    "recoveries": 1,
+    "retries": Retries(
+        {
+            Cause.WORKER: Incidents(2, 3.5, frozenset({worker(0), worker(1)}), "out of memory"),
+            Cause.DIVERGENCE: Incidents(1, 9.0, frozenset(), "the loss is NaN"),
+        }
+    ),
     "incarnation": 4,
     "successions": 2,
     "is_succeeded": True,

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysync.address import COORDINATOR, EVALUATOR, Address, shard, stage, worker
+from raysync.control.budgets import Cause, Retries
 from raysync.control.incidents import Incidents, with_deaths
 from raysync.control.placing import Shortage, Wanted, demand_of, place, place_all, seat_servers
 from raysync.control.reconcile import Act, Action, ActorSeen, Life, Seen, StopAsked, reconcile
@@ -38,6 +39,10 @@ def seen(**changes: Any) -> Seen:
 
 def acts(plan: Any) -> list[tuple[str, int | None]]:
     return [(action.act.value, None if action.who is None else action.who.index) for action in plan.actions]
+
+
+def spent(cause: Cause, times: int, last: str = "") -> Retries:
+    return Retries({cause: Incidents(in_a_row=times, last=last)})
 
 
 def test_a_job_that_fits_is_launched_and_one_that_does_not_waits() -> None:
@@ -72,10 +77,11 @@ def test_an_evaluator_that_died_is_started_again_and_one_that_raised_ends_the_jo
 
 
 def test_workers_that_keep_dying_end_the_job() -> None:
-    plan = reconcile(seen(workers={0: ALIVE, 1: DEAD}, incidents=Incidents(in_a_row=6, last="out of memory")))
+    plan = reconcile(seen(workers={0: ALIVE, 1: DEAD}, retries=spent(Cause.WORKER, 6, "out of memory"), now_s=99.0))
     assert plan.state is JobState.FAILED
-    assert plan.reason == "workers died 6 times without a step between them; last: out of memory"
-    assert reconcile(seen(incidents=Incidents(in_a_row=5))).state is JobState.RUNNING
+    assert plan.reason.startswith("workers died 6 times without a step between them; last: out of memory; look at its")
+    assert reconcile(seen(retries=spent(Cause.WORKER, 5), now_s=99.0)).state is JobState.RUNNING
+    assert reconcile(seen(retries=spent(Cause.MACHINE, 500), now_s=99.0)).state is JobState.RUNNING
 
 
 NODE_OF_EIGHT = dict.fromkeys(range(8), "node lost")
@@ -107,8 +113,12 @@ def test_one_lost_node_with_many_workers_does_not_end_the_job() -> None:
     facts = {"workers": workers, "members": frozenset(range(9)), "wanted_workers": 9}
     plan = reconcile(seen(**facts))
     assert acts(plan) == [("remove_dead", index) for index in range(8)] + [("add", None)] * 8
-    incidents = with_deaths(Incidents(), {worker(i): "node lost" for i in range(8)}, [*map(worker, range(9))], 12.0)
-    plan = reconcile(seen(workers={8: ALIVE}, members={8}, wanted_workers=9, incidents=incidents))
+    dead = {worker(i): (Cause.WORKER, "node lost") for i in range(8)}
+    retries = Retries().after_deaths(dead, [*map(worker, range(9))], 12.0)
+    plan = reconcile(seen(workers={8: ALIVE}, members={8}, wanted_workers=9, retries=retries, now_s=12.3))
+    assert plan.actions == (), "seven others may have died with the first, and been noticed later"
+    plan = reconcile(seen(workers={8: ALIVE}, members={8}, wanted_workers=9, retries=retries, now_s=13.5))
+    assert acts(plan) == [("add", None)] * 8
     assert plan.state is JobState.RESIZING
 
 
@@ -252,8 +262,12 @@ def test_a_dead_coordinator_is_succeeded_but_not_for_ever() -> None:
     plan = reconcile(seen(servers=dead))
     assert plan.state is JobState.RECOVERING
     assert [action.act.value for action in plan.actions] == ["succeed"]
-    again = reconcile(seen(servers=dead, recoveries_in_a_row=3))
+    again = reconcile(seen(servers=dead, retries=spent(Cause.COORDINATOR, 3), now_s=99.0))
     assert again.state is JobState.FAILED
+    assert "died (killed) after it was started again 3 times without a step between them; look at" in again.reason
+    soon = reconcile(seen(servers=dead, retries=spent(Cause.COORDINATOR, 2), now_s=1.0))
+    assert (soon.state, soon.actions) == (JobState.RECOVERING, ())
+    assert soon.reason.endswith("another one takes over, 2 s after the last time")
     starting = reconcile(seen(servers={COORDINATOR: ActorSeen(Life.STARTING), shard(0): ALIVE}))
     assert (starting.state, "takes over" in starting.reason) == (JobState.RECOVERING, True)
 
@@ -279,7 +293,7 @@ def test_a_job_without_its_model_has_not_succeeded() -> None:
 
 
 WORKERS = st.integers(0, 5).map(worker)
-LIVES = st.sampled_from(list(Life)).map(lambda life: ActorSeen(life, "why"))
+LIVES = st.builds(ActorSeen, st.sampled_from(Life), st.just("why"), st.none() | st.sampled_from(Cause))
 
 
 @given(
@@ -297,8 +311,14 @@ LIVES = st.sampled_from(list(Life)).map(lambda life: ActorSeen(life, "why"))
         is_paused=st.booleans(),
         stop=st.none() | st.builds(StopAsked, st.just("enough"), st.booleans()),
         has_checkpoint=st.booleans(),
-        incidents=st.builds(Incidents, in_a_row=st.integers(0, 9)),
-        recoveries_in_a_row=st.integers(0, 5),
+        retries=st.builds(
+            Retries,
+            st.dictionaries(
+                st.sampled_from(Cause), st.builds(Incidents, in_a_row=st.integers(0, 9), began_s=st.just(0.0))
+            ),
+        ),
+        now_s=st.sampled_from([0.5, 99.0]),
+        rolls_back=st.booleans(),
         serving=st.sampled_from([(), (shard(0),), (shard(1),)]),
         backups=st.sampled_from([(), (None,), (shard(2),)]),
         num_backups=st.integers(0, 1),
