@@ -12,9 +12,9 @@ from __future__ import annotations
 import linecache
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import NamedTuple
 
 from raysync.errors import RaysyncError
@@ -64,6 +64,14 @@ def explain(error: BaseException, module: str = "", home: str = "") -> str:
     return "\n".join(told)
 
 
+def where_is(frame: FrameType, module: str = "", home: str = "") -> str:
+    """Return the line a running thread is at: of the user's own code the innermost, if it is in there."""
+    places = list(_told_places(traceback.walk_stack(frame), home))[::-1]
+    entered = next((index for index, found in enumerate(places) if _is_internal(found[0])), 0)
+    own = [place for path, inside, place in places[entered:] if _is_own(path, inside, module)]
+    return str((own or [found[2] for found in places])[-1])
+
+
 def _chain(error: BaseException) -> list[BaseException]:
     """Return an exception and what led to it, the last one raised first."""
     chain = [error]
@@ -96,7 +104,11 @@ def _inner_place(error: BaseException, home: str) -> CodeLine | None:
 
 def _places(trace: TracebackType | None, home: str) -> Iterator[tuple[str, str, CodeLine]]:
     """Yield file, module and place of every frame, the outermost first."""
-    for frame, line in traceback.walk_tb(trace):
+    return _told_places(traceback.walk_tb(trace), home)
+
+
+def _told_places(frames: Iterable[tuple[FrameType, int]], home: str) -> Iterator[tuple[str, str, CodeLine]]:
+    for frame, line in frames:
         path, inside = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
         source = linecache.getline(path, line, frame.f_globals).strip()
         function = frame.f_code.co_name

@@ -78,7 +78,7 @@ class ControlLoop:
         self._is_asking = False
         self._covered: frozenset[Address] = frozenset()
         self._drained_s = 0.0
-        self._watch, self._waited_s = Watch(group, group.introduce_again), _POLL_S
+        self._watch, self._waited_s = Watch(group, group.introduce_again, self._history.note), _POLL_S
         self._storage, self._ray = Backoff(), Backoff()
 
     @property

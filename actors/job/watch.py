@@ -17,6 +17,7 @@ from actors.shell.process import is_stopped
 from raysync.control.pulse import GIVEN_UP_S, SUSPECT_S
 from raysync.control.reconcile import ActorSeen, Life
 from raysync.control.roles import ROLES, Death
+from raysync.events import StuckStep
 
 _EVERY_S = 0.3
 _SOON_S = 0.1
@@ -28,8 +29,10 @@ logger = logging.getLogger(__name__)
 class Watch:
     """One question at a time for every actor that has been introduced."""
 
-    def __init__(self, group: ActorGroup, on_wake: Callable[[ActorRecord], None]) -> None:
-        self._group, self._on_wake = group, on_wake
+    def __init__(
+        self, group: ActorGroup, on_wake: Callable[[ActorRecord], None], on_stuck: Callable[[StuckStep], None]
+    ) -> None:
+        self._group, self._on_wake, self._on_stuck = group, on_wake, on_stuck
         self._calls: dict[Any, ActorRecord] = {}
         self._looked_s = time.monotonic()
         self._lag_s = 0.0
@@ -58,7 +61,7 @@ class Watch:
         pulse = member.pulse
         if pulse.asked_s is None:
             pulse.ask(now_s)
-            self._calls[member.actor.ping.remote()] = member
+            self._calls[member.actor.pulse.remote()] = member
             return
         silent_s = pulse.silent_s(now_s)
         if silent_s <= SUSPECT_S:
@@ -100,11 +103,14 @@ class Watch:
         for call in done:
             member = self._calls.pop(call)
             try:
-                ray.get(call)
+                told = ray.get(call)
             except RayError:
                 member.pulse.asked_s = None  # how it ended is told by its `wait`; else it is asked again
                 continue
             member.pulse.answered(now_s)
+            if told is not None:
+                logger.warning("%s computes step %d for %.0f s, at %s", told.who, told.step, told.for_s, told.where)
+                self._on_stuck(told)
             if member.seen.life is Life.FROZEN:
                 logger.warning("%s is back", member.name)
                 member.seen, member.frozen_s = ActorSeen(Life.ALIVE), None

@@ -30,6 +30,7 @@ from raysync.address import Address
 from raysync.control.budgets import Cause
 from raysync.control.placing import slot_of
 from raysync.errors import Diverged
+from raysync.events import StuckStep
 from raysync.failure import explain
 from raysync.spec import JobSpec
 
@@ -174,6 +175,11 @@ class CoreActor:
     def ping(self) -> str:
         """Answer."""
         return str(self.name)
+
+    @ray.method(concurrency_group="pulse")
+    def pulse(self) -> StuckStep | None:
+        """Answer, with what is to be told of a step that takes far too long."""
+        return self._host.stuck() if self._host is not None else None
 
     @ray.method(concurrency_group="pulse")
     def sees_stopped(self, pid: int) -> bool:

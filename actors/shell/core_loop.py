@@ -24,7 +24,7 @@ from raysync.engine.core import Core, Host
 from raysync.engine.effects import Effects, KeepPart, Send
 from raysync.engine.messages import Message
 from raysync.errors import PayloadError
-from raysync.events import Event
+from raysync.events import Event, StuckStep
 
 T = TypeVar("T")
 
@@ -90,6 +90,10 @@ class CoreLoop(Host):
     def seat(self, address: Address) -> Seat:
         """Return the seat at an address."""
         return self._seats[address]
+
+    def stuck(self) -> StuckStep | None:
+        """Return what is to be told of a step that takes far too long."""
+        return next((told for seat in self._seats.values() if (told := seat.stuck()) is not None), None)
 
     def stop(self) -> None:
         """End the loop."""

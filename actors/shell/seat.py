@@ -10,7 +10,7 @@ from actors.storage.retry import patiently
 from raysync.control.placing import slot_of
 from raysync.engine.core import Core
 from raysync.engine.effects import Effects, KeepPart
-from raysync.events import Event
+from raysync.events import Event, StuckStep
 
 
 class Seat:
@@ -49,6 +49,10 @@ class Seat:
 
     def note(self, event: Event) -> None:
         """Take in an event of the core's."""
+
+    def stuck(self) -> StuckStep | None:
+        """Return what is to be told, once, of work that takes far too long; asked on another thread than the core's."""
+        return None
 
     def ended(self) -> None:
         """The core acts no more."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -21,7 +24,10 @@ from actors.storage.retry import LONG_S, patiently
 from actors.storage.spans import write_spans
 from raysync.address import Address, Role
 from raysync.control.roles import ROLES, found
+from raysync.control.stuck import StepTimes
 from raysync.engine.effects import Effects, KeepPart
+from raysync.events import StuckStep
+from raysync.failure import where_is
 from raysync.pipeline.trace import Traced
 from raysync.spec import JobSpec
 
@@ -64,6 +70,7 @@ class WorkerSeat(Seat):
         self.first_step_s: float | None = None
         """When the first step was computed, by the wall clock."""
         self._first_cpu_s = 0.0
+        self._times, self._thread = StepTimes(), 0
         self.step_s: float | None = None
         """How long the last step, or a stage's last operation, took to compute."""
 
@@ -72,10 +79,13 @@ class WorkerSeat(Seat):
         if self.core.phase is self._new:
             return self.core.work()
         self._watch.begin()
+        self._thread = threading.get_ident()
+        self._times.began(time.monotonic())
         todo: Todo | None = getattr(self.core, "todo", None)
         started_s = time.time()
         effects = self.core.work()
         self.step_s = time.time() - started_s
+        self._times.ended(time.monotonic())
         self._watch.ended(is_starved=self.core.phase is self._ready and not self.is_ready)
         if todo is not None and self.trace is not None and len(self.trace) < _TRACED:
             self.trace.append(Traced(self.core.address, *todo, started_s, time.time()))
@@ -89,6 +99,16 @@ class WorkerSeat(Seat):
         if self.first_step_s is None:
             return None
         return (time.process_time() - self._first_cpu_s) / max(1e-3, time.time() - self.first_step_s)
+
+    def stuck(self) -> StuckStep | None:
+        """Return what is to be told of a step that takes far too long, and where its code is."""
+        usual_s, for_s = self._times.usual_s, self._times.stuck_s(time.monotonic())
+        if for_s is None:
+            return None
+        frame = sys._current_frames().get(self._thread)
+        module = getattr(self.core.spec.task, "entrypoint", "").partition(":")[0]
+        where = "" if frame is None else where_is(frame, module, os.getcwd())
+        return StuckStep(self.core.address.spoken, self.core.step, for_s, usual_s, where)
 
     def ended(self) -> None:
         """Keep what a stage did, for traces; without it the job is none the worse."""

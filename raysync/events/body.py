@@ -182,6 +182,7 @@ class StuckStep(Body, frozen=True):
     kind: ClassVar[str] = "stuck"
 
     who: str
+    step: int
     for_s: float
     """How long it takes so far."""
     usual_s: float | None

@@ -101,8 +101,8 @@ class ProgressLine:
                 self._say("notice", escape(text))
             case Divergence(who, problem):
                 self._say("skipped", f"a batch of {escape(who)} at step {step}: {escape(problem)}")
-            case StuckStep(who=who, for_s=for_s, where=where):
-                self._say("stuck", f"{escape(who)} computes step {step} for {for_s:.0f} s: {escape(headline(where))}")
+            case StuckStep(who=who, step=stuck, for_s=for_s, where=where):
+                self._say("stuck", f"{escape(who)} computes step {stuck} for {for_s:.0f} s: {escape(headline(where))}")
             case ViewChange() as view if view.joined or view.left or view.died:
                 self._say("workers", f"{_change(view)} (from step {step} on)")
 

@@ -16,8 +16,8 @@ const WORDS = {
   checkpoint_failed: ({ checkpoint, who, why }) => `checkpoint ${checkpoint} could not be written by ${who}: ${why}`,
   divergence: ({ who, problem, parameter }) =>
     `${who} skips its batch: ${problem}${parameter && !problem.includes(parameter) ? ` (${parameter})` : ""}`,
-  stuck: ({ who, for_s, usual_s, where }) =>
-    `${who} computes its step for ${seconds(for_s)}${usual_s === null ? "" : `, usually ${seconds(usual_s)}`}: ${where.split("\n")[0]}`,
+  stuck: ({ who, step, for_s, usual_s, where }) =>
+    `${who} computes step ${step} for ${seconds(for_s)}${usual_s === null ? "" : `, usually ${seconds(usual_s)}`}: ${where.split("\n")[0]}`,
   notice: ({ text }) => text,
 };
 const TONES = { death: "bad", divergence: "bad", stuck: "bad", checkpoint_failed: "bad", knobs: "turn" };
