@@ -25,6 +25,7 @@ KNOB_FIELDS = {
     "lr": "optimizer.lr",
     "workers": "scale.workers",
     "limit_mbit": "transport.limit_mbit",
+    "straggler_deadline": "straggler_deadline",
 }
 
 _BY_FIELD = {path: name for name, path in KNOB_FIELDS.items()}
@@ -55,6 +56,8 @@ def initial_knobs(spec: JobSpec) -> Knobs:
     signal = spec.strategy.needs.signal
     if signal is not None and not signal.has_threshold:
         del values["delta"]
+    if spec.why_it_waits:
+        del values["straggler_deadline"]
     return Knobs(0, {**values, "pause": False})
 
 
@@ -71,6 +74,8 @@ def turn(spec: JobSpec, knobs: Knobs, changes: Mapping[str, Any], expected_versi
             raise KnobError(name, value, "must be true or false")
         if name == "workers":
             _check_workers(spec, value)
+        elif name == "straggler_deadline" and value is None and spec.strategy.needs.decides_ahead:
+            raise KnobError(name, value, "decisions of this job rest on it: set a long one, such as 3600")
         elif name != "pause" and isinstance(value, bool):
             raise KnobError(name, value, "must be a number")
     turned = Knobs(knobs.version + 1, {**knobs.values, **changes})

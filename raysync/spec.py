@@ -213,6 +213,10 @@ class JobSpec(Value):
     eval: Evaluation = Evaluation()
     eval_every: int | None = Field(default=None, ge=1, exclude=True)
     """The older name of `eval.every`, still accepted."""
+    straggler_deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """So many seconds after the first worker's report a step waits for the others; whoever comes later is left behind,
+    and sends what it has with its next round. None: a step waits for all.
+    """
     on_divergence: Literal["skip", "rollback", "fail"] = "skip"
     """What a batch does whose loss or update holds a NaN or an infinity: it counts for nothing, until there are too
     many; or takes the job back to its last checkpoint, at half the learning rate, a few times; or ends the job.
@@ -276,6 +280,8 @@ class JobSpec(Value):
                 f"{schedule.kind!r} every stage has another: choose gpipe or one_f_one_b, or a strategy that averages "
                 "parameters (local_sgd, selsync, diloco, async_sparse)"
             )
+        if self.straggler_deadline is not None and self.why_it_waits:
+            raise ValueError(f"straggler_deadline={self.straggler_deadline:g}: {self.why_it_waits}")
         if self.on_divergence == "rollback" and self.checkpoint.every_rounds is None:
             raise ValueError(
                 "on_divergence='rollback' goes back to the last checkpoint: set checkpoint.every_rounds, or choose skip"
@@ -301,11 +307,29 @@ class JobSpec(Value):
         return self.eval.on == "evaluator" or self.scale.stages > 1 or self.strategy.needs.pacing == "free_running"
 
     @property
+    def why_it_waits(self) -> str:
+        """Why no step of the job may go on without a worker that is late; empty if one may."""
+        needs = self.strategy.needs
+        if needs.pacing != "lock_step" or needs.exchange not in ("displacement", "gradient"):
+            return f"with strategy {self.strategy.kind!r} as it is set no worker waits for what others send"
+        if self.scale.stages > 1:
+            return "the stages of a pipeline wait for each other; leave it out"
+        if getattr(self.strategy, "overlap", False) or getattr(needs, "lands_late", False):
+            return "what is decided must rest on the reports of its own step: leave strategy.overlap and landing out"
+        if self.decision_lead:
+            return (
+                "its decisions run ahead of the reports, unless it is submitted with a straggler_deadline, however long"
+            )
+        if not self.compression.error_feedback:
+            return "what comes late is kept as a residual: set compression.error_feedback"
+        return ""
+
+    @property
     def decision_lead(self) -> int:
         """How many steps a decision may run ahead of the reports it rests on: none, or one and as many as the last
-        stage of a pipeline is ahead of the first.
+        stage of a pipeline is ahead of the first. A deadline is looked at where all reports should be there.
         """
-        return 1 + self.stage_lead if self.strategy.needs.decides_ahead else 0
+        return 1 + self.stage_lead if self.strategy.needs.decides_ahead and self.straggler_deadline is None else 0
 
     @property
     def stage_lead(self) -> int:

@@ -77,6 +77,14 @@ class AuditedSimulation(Simulation):
             return squeeze(key, round, update, *rest)
 
         core.shared.feedback.squeeze = watched  # type: ignore[method-assign]
+        hold_back = core.shared.feedback.hold_back
+
+        def held_back(key: tuple[int, str], update: Tensor) -> None:
+            offers = self.offered[address, key[0], key[1]]
+            offers[-2_000_000_000 - len(offers)] = update.double().clone()
+            hold_back(key, update)
+
+        core.shared.feedback.hold_back = held_back  # type: ignore[method-assign]
         forget = core.round.forget
 
         def forgetting() -> None:

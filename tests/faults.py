@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from raysync.address import COORDINATOR, EVALUATOR, Address, Role, shard, worker
-from raysync.sim import Network, Pace, random_faults
-from raysync.sim.faults import random_freezes
+from raysync.sim import Fault, Network, Pace, random_faults
+from raysync.sim.faults import Action, random_freezes
 from raysync.spec import JobSpec, parse_spec
 from raysync.tasks.workload import Workload
 from tests.audit import AuditedSimulation
@@ -79,6 +79,14 @@ def _task(seed: int) -> dict[str, Any]:
     return random.Random(f"task/{seed}").choice(TASKS)
 
 
+def _deadline(seed: int, strategy: dict[str, Any]) -> float | None:
+    """Return how long a step waits for the late, where it does not wait for ever; a step takes 0.02 s, some thrice that."""
+    choose = random.Random(f"deadline/{seed}")
+    job = {"task": TASKS[0], "strategy": strategy}
+    may_leave = not parse_spec(job).model_copy(update={"straggler_deadline": 1.0}).why_it_waits
+    return choose.choice((None, 0.002, 0.01, 0.03)) if may_leave else None
+
+
 def make_spec(seed: int) -> JobSpec:
     """Return the job a seed stands for."""
     choose = random.Random(f"job/{seed}")
@@ -112,9 +120,19 @@ def make_spec(seed: int) -> JobSpec:
             "budget": {"steps": 10},
             "checkpoint": {"every_rounds": choose.choice((None, 3))},
             "eval": {"every": 5, "on": random.Random(f"eval/{seed}").choice(("workers", "evaluator"))},
+            "straggler_deadline": _deadline(seed, strategy),
             "seed": seed,
         }
     )
+
+
+def _late_faults(spec: JobSpec) -> list[Fault]:
+    """Return what happens to the word that somebody is to catch up, where it may be said."""
+    choose = random.Random(f"late/{spec.seed}")
+    count = 0 if spec.straggler_deadline is None else choose.choice((0, 1, 2))
+    actions: tuple[Action, ...] = ("drop", "duplicate", "delay", "reorder")
+    drawn = [(choose.choice(actions), choose.randint(1, 4), choose.uniform(0.02, 1.0)) for _ in range(count)]
+    return [Fault(action=action, where="CatchUp", nth=nth, delay_s=delay_s) for action, nth, delay_s in drawn]
 
 
 def node_of(simulation: AuditedSimulation, choose: random.Random) -> list[Address]:
@@ -169,7 +187,11 @@ def make_simulation(seed: int, *, is_troubled: bool = True) -> AuditedSimulation
     simulation = AuditedSimulation(
         spec,
         workload=_workload(spec.task.model_dump_json()),
-        faults=random_faults(seed, choose.randint(1, 8), 15) + random_freezes(seed, seed % 3 if is_troubled else 0, 15),
+        faults=(
+            *random_faults(seed, choose.randint(1, 8), 15),
+            *random_freezes(seed, seed % 3 if is_troubled else 0, 15),
+            *_late_faults(spec),
+        ),
         network=Network(latencies_s={f"shard/{number}": far_s for number in range(99)} if far_s else {}),
         pace=Pace(step_s=0.02, jitter=0.3, hiccup_share=0.05, slow={0: choose.choice((1.0, 3.0))}),
         max_time_s=600,

@@ -27,6 +27,7 @@ _IDLE_S = 120.0
 _NOT_OURS = {
     "lr": "the loop's own optimizer has the learning rate: set it in its param_groups, or with a scheduler",
     "workers": "Ray Train decides how many workers there are",
+    "straggler_deadline": "a loop makes every step of its own: it cannot be left behind",
 }
 
 

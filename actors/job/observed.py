@@ -54,7 +54,7 @@ class Observed:
 
     def of_job(self) -> dict[str, Any]:
         """Return what the whole job runs with; of actors that are gone, what they said last."""
-        needs, compression = self._spec.strategy.needs, self._spec.compression
+        compression = self._spec.compression
         told = {str(name): facts for name, facts in self._told.items()}
         return {
             "link": self._group.link,
@@ -62,7 +62,7 @@ class Observed:
             "push": compression.push.kind,
             "pull": compression.pull.kind,
             "error_feedback": compression.error_feedback,
-            "decides_ahead": needs.decides_ahead,
+            "decides_ahead": self._spec.decision_lead > 0,
             "shards_in": self._spec.scale.shards_in,
             "backups": self._group.num_backups,
             "devices": sorted({facts["device"] for facts in told.values() if "device" in facts}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -120,6 +121,12 @@ class CoordinatorSeat(Seat):
     def now_s(self) -> float:
         """Seconds the job has run, over all its lives."""
         return time.monotonic() - self._started_s
+
+    @property
+    def idle_s(self) -> float:
+        """How long it is until a step waits for the late no longer."""
+        due_s = self.core.due_s
+        return math.inf if due_s is None else max(0.0, due_s - self.now_s)
 
     def part_to_write(self, part: KeepPart) -> Callable[[], dict[str, str]]:
         """Return what writes the last part of a checkpoint, and makes it exist with that."""

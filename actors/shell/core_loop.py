@@ -116,7 +116,8 @@ class CoreLoop(Host):
         if self._questions:
             self._answer()
         is_ready = any(seat.is_ready for seat in self._seats.values())
-        if not self._deliver(0.0 if is_ready else _IDLE_S) and is_ready:
+        idle_s = min(_IDLE_S, *(seat.idle_s for seat in self._seats.values()))
+        if not self._deliver(0.0 if is_ready else idle_s) and is_ready:
             for seat in self._seats.values():
                 if seat.is_ready:
                     self.act(seat.core, seat.work)

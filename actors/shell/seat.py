@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -28,6 +29,11 @@ class Seat:
     def is_ready(self) -> bool:
         """Whether the core has work of its own to do now."""
         return self.core.is_ready(self.now_s)
+
+    @property
+    def idle_s(self) -> float:
+        """How long nothing needs to be done for the core, at the most, while nothing arrives."""
+        return math.inf
 
     def work(self) -> Effects:
         """Let the core do the next piece of it."""

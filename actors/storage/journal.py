@@ -61,7 +61,7 @@ class Journal:
         self.step = 0
         self.decided_step = -1
         """The step of the last decision that was told."""
-        self.decided: deque[tuple[int, bool, int, str]] = deque(maxlen=REMEMBERED)
+        self.decided: deque[tuple[int, bool, int, str, tuple[int, ...]]] = deque(maxlen=REMEMBERED)
         """The last ones: step, whether to synchronise, round, reason."""
         self.last_s = 0.0
         """The time of the last record."""
@@ -198,7 +198,9 @@ class Journal:
         self.step, self.last_s = max(self.step, record.step), max(self.last_s, record.time_s)
         if record.kind == Decision.kind:
             self.decided_step = record.step
-            self.decided.append((record.step, record.data["sync"], record.data["round"], record.data["reason"]))
+            data = record.data
+            late = tuple(data.get("late", ()))
+            self.decided.append((record.step, data["sync"], data["round"], data["reason"], late))
         if record.kind == Metrics.kind:
             self.latest |= record.data
 

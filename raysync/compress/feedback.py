@@ -66,6 +66,12 @@ class Feedback:
             add_checked(pending.payload, self._own(key, like))
             self._norm = None
 
+    def hold_back(self, key: Key, update: Tensor) -> None:
+        """Keep an update for the next push, all of it."""
+        if self._enabled:
+            self._own(key, update).add_(update)
+            self._norm = None
+
     def withdraw(self, key: Key, update: Tensor) -> None:
         """The pending push was never sent, and the update in it is not to be: only what was left before is kept."""
         self.recall(key, update)

@@ -137,6 +137,18 @@ class Recount(Message, frozen=True):
     """Decisions about later steps may be in nobody's books."""
 
 
+class CatchUp(Message, frozen=True):
+    """The others have gone on without you: keep what you have to send, take part again from `step` on, with the state
+    after `round`.
+    """
+
+    view: View
+    knobs: Knobs
+    step: int
+    round: int
+    participants: tuple[Address, ...] | None
+
+
 class AskAgain(Message, frozen=True):
     """You were taken for dead; if you are not, ask again with this ticket."""
 
@@ -167,6 +179,8 @@ class Decision(Message, frozen=True):
     life: int = 0
     """Which of the job's coordinators made it, or has made it its own."""
     last_sync_step: int = -1
+    late: tuple[Address, ...] = ()
+    """Who is left behind: it was made without them, and is nothing to them."""
     memory: dict[str, float] = {}
     """What the strategy remembers after it: whoever holds a decision can tell a new coordinator how to go on."""
 
@@ -568,6 +582,8 @@ class Told(msgspec.Struct, frozen=True):
     sync: bool
     round: int
     reason: str
+    late: tuple[int, ...] = ()
+    """Who was left behind, by number."""
 
 
 class Succession(msgspec.Struct, frozen=True):
@@ -628,6 +644,7 @@ AnyMessage = (
     | Farewell
     | Welcome
     | AskAgain
+    | CatchUp
     | Recount
     | Account
     | Decision
@@ -685,7 +702,7 @@ OfRound = Fetch | Push | HasPush | Pull
 def life_of(message: Message) -> int | None:
     """Return which of the job's coordinators a message comes from, where what its successor says must prevail."""
     match message:
-        case Welcome() | NewView():
+        case Welcome() | NewView() | CatchUp():
             return message.view.life
         case Decision() | Recount() | Goodbye():
             return message.life

@@ -63,6 +63,8 @@ class Decision(Body, frozen=True):
     """What the strategy compared with its threshold, if it has one."""
     scores: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
     """What each worker called for on its own, by its number, where that can be compared with the threshold."""
+    late: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """The workers it was made without, since they came too late, if there were such."""
 
 
 class Notice(Body, frozen=True):

@@ -72,6 +72,9 @@ MESSAGES = (
 )
 """The messages that can be lost, doubled, delayed or overtaken."""
 
+LATE_MESSAGES = ("CatchUp",)
+"""The same where a step does not wait for who is late."""
+
 MESH_POINTS = ("stage.forward", "stage.backward")
 MESH_MESSAGES = (
     *("Activation", "SendAgain", "GradNorm", "StageModel"),
@@ -93,7 +96,7 @@ class Fault(Value):
     @model_validator(mode="after")
     def _known(self) -> Self:
         is_of_process = self.action in ("kill", "suspect", "freeze")
-        known = (*POINTS, *MESH_POINTS) if is_of_process else (*MESSAGES, *MESH_MESSAGES)
+        known = (*POINTS, *MESH_POINTS) if is_of_process else (*MESSAGES, *LATE_MESSAGES, *MESH_MESSAGES)
         if self.where not in known:
             raise ValueError(f"{self.action} cannot happen at {self.where!r}; known: {', '.join(known)}")
         if self.action == "suspect" and not self.where.startswith(("worker.", "stage.")):

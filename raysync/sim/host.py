@@ -106,6 +106,8 @@ class SimHost(Host):
         self.spans: list[Traced] = []
         """What stages did, and when."""
         self._busy: dict[Address, Stage] = {}
+        self._due_s: float | None = None
+        """When the coordinator has asked for work last."""
         self.cores: dict[Address, Core] = {address: self._made(address) for address in servers_of(spec)}
         self._num_shards = spec.scale.shards
         """The highest number a shard may have had, but for its slot."""
@@ -492,6 +494,9 @@ class SimHost(Host):
 
     def _schedule_work(self, core: Core) -> None:
         """Let a worker compute its next step, after as long as a step takes; whoever else has work does it at once."""
+        if isinstance(core, Coordinator) and core.due_s is not None and core.due_s != self._due_s:
+            self._due_s = core.due_s
+            self._clock.at(max(self._due_s, self.now_s), lambda: self._work_if_there(core))
         if isinstance(core, Evaluator) and core.is_ready():
             self.after(0.0, lambda: self._work_if_there(core))
         if isinstance(core, Stage):
@@ -540,8 +545,8 @@ class SimHost(Host):
     def _work_if_there(self, core: Core) -> None:
         if id(core) in self._frozen:
             self._frozen[id(core)].append(lambda: self._work_if_there(core))
-        elif self.cores.get(core.address) is core and core.is_ready():
-            self.act(core, core.work)
+        elif self.cores.get(core.address) is core and core.is_ready(self.now_s):
+            self.act(core, lambda: core.work(self.now_s))
 
     def _tick(self, core: Core, interval_s: float) -> None:
         """Repeat what a core waits for, ever more rarely while nothing comes; only where messages can be lost."""

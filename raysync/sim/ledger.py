@@ -61,7 +61,11 @@ class SimLedger:
     def told(self) -> tuple[m.Told, ...]:
         """The last decisions that have been."""
         last = [event for event in self.events if event.kind == "decision"][-m.REMEMBERED :]
-        return tuple(m.Told(e.step, e.data["sync"], e.data["round"], e.data["reason"]) for e in last)
+        found = [(event.step, event.data) for event in last]
+        return tuple(
+            m.Told(step, data["sync"], data["round"], data["reason"], tuple(data.get("late", ())))
+            for step, data in found
+        )
 
     def begin_life(self) -> None:
         """Another coordinator takes over, and numbers its events from 0."""

@@ -22,8 +22,8 @@ def _job(**changes: Any) -> JobSpec:
     ("strategy", "knobs"),
     [
         ({"kind": "bsp"}, set()),
-        ({"kind": "selsync"}, {"delta"}),
-        ({"kind": "selsync", "signal": {"kind": "random", "rate": 0.1}}, set()),
+        ({"kind": "selsync"}, {"delta", "straggler_deadline"}),
+        ({"kind": "selsync", "signal": {"kind": "random", "rate": 0.1}}, {"straggler_deadline"}),
         ({"kind": "ssp"}, {"staleness_bound"}),
         ({"kind": "local_sgd"}, {"sync_every"}),
         ({"kind": "fedavg"}, {"sync_every"}),
@@ -54,7 +54,7 @@ def test_turn_makes_the_job_it_says() -> None:
     [
         ({"delta": -1}, "greater than or equal to 0"),
         ({"delta": float("nan")}, "greater than or equal to 0"),
-        ({"staleness_bound": 2}, "it has delta, limit_mbit, lr, pause, workers"),
+        ({"staleness_bound": 2}, "it has delta, limit_mbit, lr, pause, straggler_deadline, workers"),
         ({"workers": 7}, "from min_workers=2 to max_workers=6"),
         ({"workers": 2.5}, "whole number"),
         ({"workers": True}, "whole number"),

@@ -67,7 +67,7 @@ class Books:
             self.metrics.resume(last)
         for decision in past.decisions:
             if decision.step > past.told_step:
-                told = events.Decision(decision.sync, decision.reason, decision.round)
+                told = events.Decision(decision.sync, decision.reason, decision.round, late=_late(decision))
                 self._log.add(told, decision.step, decision.knobs.version)
 
     # Later
@@ -89,7 +89,7 @@ class Books:
         self.metrics.decided(decision.step, choice)
         scores = {str(who.index): float(f"{score:.6g}") for who, score in choice.scores.items() if math.isfinite(score)}
         told = events.Decision(
-            choice.sync, choice.reason, decision.round, choice.score, scores if scores else msgspec.UNSET
+            choice.sync, choice.reason, decision.round, choice.score, scores or msgspec.UNSET, _late(decision)
         )
         self._log.add(told, decision.step, decision.knobs.version)
         if choice.notice is not None:
@@ -170,3 +170,7 @@ class Books:
 
 def _numbers(workers: Sequence[Address]) -> list[int]:
     return [worker.index for worker in workers]
+
+
+def _late(decision: m.Decision) -> list[int] | msgspec.UnsetType:
+    return _numbers(decision.late) or msgspec.UNSET

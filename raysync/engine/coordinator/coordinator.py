@@ -193,10 +193,19 @@ class Coordinator:
         return self._pipelines.spread(self._advance(now_s))
 
     def is_ready(self, now_s: float = 0.0) -> bool:
-        """Return whether a saved state waits to be gone on from, or the time budget to be looked at."""
+        """Return whether a saved state waits to be gone on from, the time budget to be looked at, or a step has waited
+        long enough for the late.
+        """
         has_limit = self.spec.budget.time_s is not None
         is_due = now_s - self._advanced_s > (_ADVANCE_EVERY_S if has_limit else _REPEAT_EVERY_S)
-        return self._resumes or (is_due and (has_limit or self._repeats_often))
+        leaves_late = self.due_s is not None and now_s >= self.due_s
+        return self._resumes or leaves_late or (is_due and (has_limit or self._repeats_often))
+
+    @property
+    def due_s(self) -> float | None:
+        """When it has work of its own to do next, as far as that is known: a step waits for the late no longer."""
+        is_idle = self._waits_for_begin or self._recall is not None or self.view.number == 0
+        return None if is_idle else self.pacing.due_s
 
     def work(self, now_s: float = 0.0) -> Effects:
         """Go on from a saved state; watch the time budget."""

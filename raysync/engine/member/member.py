@@ -101,6 +101,8 @@ class Member:
         self._welcome: m.Welcome | None = None
         self._is_skipped = False
         """The batch of its step counts for nothing."""
+        self._catches_up = False
+        """It was left behind, and takes over the state of those who were not."""
         self._untold: tuple[m.Skipped, ...] = ()
         """What was skipped since the last report."""
         self._reports: list[m.Report] = []
@@ -264,6 +266,8 @@ class Member:
                 return self._on_welcome(message)
             case m.Recount():
                 return self._recount(message)
+            case m.CatchUp():
+                return self._catch_up(message)
             case m.AskAgain():
                 self._ticket = max(self._ticket, message.ticket)
                 return self._again() if self.phase is Phase.JOINING else []
@@ -358,7 +362,7 @@ class Member:
         self._data_views.begin(welcome.view)
         self._adopt_knobs(welcome.knobs)
         self._welcome, self.step, self._computed, self._reports = welcome, welcome.step, False, []
-        self._free_until, self._hold = welcome.free_until, None
+        self._free_until, self._hold, self._catches_up = welcome.free_until, None, False
         if self.free_run is not None:
             self.free_run.parts.met()
         self._give_up_flight()
@@ -384,6 +388,8 @@ class Member:
         self.round.waiting.discard(state.block)
         if self.round.waiting or self._welcome is None:
             return []
+        if self._catches_up:
+            return self._caught_up()
         self.shared.adopt()
         self._showing_since(self.step)
         self.round.samples = 0
@@ -393,6 +399,38 @@ class Member:
         self._enter(Phase.READY)
         self._begins()
         return self._tell_where()
+
+    def _catch_up(self, ahead: m.CatchUp) -> Effects:
+        """Keep what this worker has to send for the next round, and go to where the others are."""
+        if self.phase is not Phase.DECIDING or ahead.step <= self.step or self.address not in ahead.view.here:
+            return []
+        if ahead.view.number > self.view.number:
+            self._data_views.add(ahead.view)
+        self._adopt_knobs(ahead.knobs)
+        self.shared.hold_back(self._exchange.payload)
+        self.step, self._catches_up = ahead.step, True
+        self._welcome = m.Welcome(
+            view=ahead.view,
+            knobs=ahead.knobs,
+            step=ahead.step,
+            round=ahead.round,
+            participants=ahead.participants,
+        )
+        self._enter(Phase.FETCHING, self.round.replay(ahead.round, self._exchange.payload))
+        return self._again() if self.round.waiting else self._caught_up()
+
+    def _caught_up(self) -> Effects:
+        """Report the late step as the present one: what it came to is sent with that one's round."""
+        self.shared.adopt()
+        self._catches_up, self._computed, self._is_skipped = False, True, True
+        view = self._data_views.of(self.step)
+        late = self._reports[-1]
+        judged = self.judging.judge(self.step, view)
+        changes = {"view": self.view.number, "step": self.step, "judged": judged, "wants_out": self._wants_out}
+        self._reports = [msgspec.structs.replace(late, **changes)]
+        self._enter(Phase.DECIDING)
+        self._probe("worker.reported")
+        return [*self._told_again(), *self._act(), *self.judging.hand_over(self.step, view)]
 
     def _on_view(self, view: View) -> Effects:
         if view.number <= self.view.number or self.phase in (Phase.NEW, Phase.JOINING, Phase.PARTING, Phase.GONE):

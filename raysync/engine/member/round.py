@@ -63,7 +63,7 @@ class WorkerRound:
 
     def decided(self, decision: m.Decision, step: int) -> None:
         """Take note of a decision, unless it is about a step that is over."""
-        if decision.step >= step:
+        if decision.step >= step and self._address not in decision.late:
             self._decisions[decision.step] = decision
 
     def take_decision(self, step: int) -> m.Decision | None:
@@ -145,6 +145,21 @@ class WorkerRound:
             self._shared.apply(update, contributed)
             self.bytes_down += update.payload_bytes
             self.dense_bytes += 4 * self._shared.blocks[update.block].size
+
+    def replay(self, round: int, contributed: PayloadKind) -> set[int]:
+        """Take in, in order, what has come of the rounds up to this one; return the blocks of which some is missing."""
+        lacking = set()
+        for index in range(len(self._shared.blocks)):
+            for number in range(self._shared.rounds[index] + 1, round + 1):
+                update = self._early.get((number, index))
+                if update is None:
+                    lacking.add(index)
+                    break
+                self._shared.apply(update, contributed)
+                self.bytes_down += update.payload_bytes
+                self.dense_bytes += 4 * self._shared.blocks[index].size
+        self._early = {key: update for key, update in self._early.items() if key[0] > round}
+        return lacking
 
     def over(self, round: int) -> None:
         """A round is over: forget what else came of it, and count samples anew."""

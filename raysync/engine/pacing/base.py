@@ -105,6 +105,11 @@ class Pacing:
         raise NotImplementedError
 
     @property
+    def due_s(self) -> float | None:
+        """When the next decision may be made though not all have reported; None if it may not."""
+        return None
+
+    @property
     def step_after_a_death(self) -> int:
         """The first step whose data is dealt out anew when a worker dies now."""
         raise NotImplementedError
@@ -121,6 +126,10 @@ class Pacing:
             self._desk.books.skipped(report)
             self._take(report)
             return []
+        return self._answer(report)
+
+    def _answer(self, report: m.Report) -> Effects:
+        """Repeat the decision that a member has missed."""
         decision = self._decision_about(report)
         return [] if decision is None else [Send(report.sender, decision)]
 

@@ -10,6 +10,7 @@ from raysync.engine import messages as m
 from raysync.engine.effects import Effects, Send
 from raysync.engine.exchange import exchange_of
 from raysync.engine.pacing.base import Desk, Entry, Pacing
+from raysync.engine.pacing.lateness import Lateness
 from raysync.engine.plain import Fields, dump, load
 from raysync.sync.base import Choice, StepContext
 
@@ -54,6 +55,7 @@ class LockStep(Pacing):
         """That of those who have told nothing yet."""
         self._pushed_step = -1
         """The step that the last round ended."""
+        self._lateness = Lateness()
 
     @property
     def steps_made(self) -> int:
@@ -81,6 +83,7 @@ class LockStep(Pacing):
                     break
                 effects += desk.change_view(self._next_step, admitted=tuple(sorted(desk.membership.joining)))
             needed = self._next_step - self._lead
+            self._leave_the_late()
             if not self._all_reported(needed):
                 break
             if effects or desk.spec.budget.target is not None:
@@ -108,6 +111,7 @@ class LockStep(Pacing):
         self._fill_in(past)
         synced = [found for found in self._decisions.values() if found.sync and found.round == self.round]
         self._round_participants = synced[-1].participants if synced else None
+        self._leave_again(past)
 
     def _fill_in(self, past: Past) -> None:
         """Make decisions again that were told of, and that no member has heard of, or not every one."""
@@ -117,7 +121,10 @@ class LockStep(Pacing):
                 continue
             before = self._decisions.get(told.step - 1)
             self._memory = dict(before.memory) if before is not None else {}
-            choice = self._choose(told.step, told.step - self._desk.spec.decision_lead, members)
+            late = tuple(who for who in members if who.index in told.late)
+            active = tuple(who for who in members if who not in late)
+            choice = self._choose(told.step, told.step - self._lead, active)
+            participants = self._those_of(choice, late, active)
             self._decisions[told.step] = m.Decision(
                 view=past.view.number,
                 step=told.step,
@@ -125,8 +132,8 @@ class LockStep(Pacing):
                 reason=told.reason,
                 knobs=past.knobs,
                 round=told.round,
-                participants=choice.participants if told.sync and choice.sync else None,
-                num_participants=len(choice.participants or members) if told.sync else 0,
+                participants=participants if told.sync and (choice.sync or late) else None,
+                num_participants=len(participants or members) if told.sync else 0,
                 payload_kind=exchange.payload if choice.sync else exchange.forced_payload,
                 final=self._desk.is_last(told.step),
                 lands=True,
@@ -134,9 +141,54 @@ class LockStep(Pacing):
                 life=past.life,
                 last_sync_step=told.step if told.sync else self._desk.books.metrics.last_sync_step,
                 memory=self._memory,
+                late=late,
             )
         if past.last is not None:
             self._memory = dict(past.last.memory)
+
+    def _leave_again(self, past: Past) -> None:
+        """Who was left behind is so still; others who are as far behind must have been, too."""
+        last = self._decisions.get(self._next_step - 1)
+        late = () if last is None else last.late
+        behind = [who for who, told in past.members.items() if told.step < self._next_step - 1 or who in late]
+        self._lateness.leave(behind if self._desk.spec.straggler_deadline is not None else late)
+
+    @property
+    def due_s(self) -> float | None:
+        desk, step = self._desk, self._next_step
+        due_s = self._lateness.due_s(step, desk.spec.straggler_deadline)
+        if due_s is None or desk.ending.is_decided or self._all_reported(step):
+            return None
+        return due_s if self._may_leave(step, self._absent[step]) else None
+
+    def remove(self, worker: Address) -> None:
+        self._lateness.forget(worker)
+
+    def _may_leave(self, step: int, missing: set[Address]) -> bool:
+        """Return whether a step may be decided without some: not the last one, nor where all are to be copied, nor if
+        nobody is left.
+        """
+        needs_all = self._desk.is_last(step) or self._desk.waits_for_checkpoint
+        return not needs_all and len(missing) < len(self._desk.membership.active(step))
+
+    def _leave_the_late(self) -> None:
+        due_s = self.due_s
+        if due_s is not None and self._desk.books.now_s >= due_s:
+            self._lateness.leave(self._absent[self._next_step])
+
+    def _answer(self, report: m.Report) -> Effects:
+        """Tell a member that was left behind where the others are; any other that it has missed a decision."""
+        desk = self._desk
+        if report.sender not in self._lateness.behind or report.step >= self._next_step:
+            return super()._answer(report)
+        ahead = m.CatchUp(
+            view=desk.view,
+            knobs=desk.board.knobs,
+            step=self._next_step,
+            round=self.round,
+            participants=self._round_participants,
+        )
+        return [Send(report.sender, ahead)]
 
     def view_changed(self) -> None:
         self._absent.clear()
@@ -151,14 +203,18 @@ class LockStep(Pacing):
             return True
         if step not in self._absent:
             self._absent[step] = {*self._desk.membership.active(step)} - self._reports.get(step, {}).keys()
-        return not self._absent[step]
+        missing = self._absent[step]
+        return not missing or (missing <= self._lateness.behind and self._may_leave(step, missing))
 
     def _is_fresh(self, report: m.Report) -> bool:
         is_known = report.sender in self._reports.get(report.step, {})
-        return report.step >= self._next_step - max(1, self._lead) and not is_known
+        first = self._next_step - (0 if report.sender in self._lateness.behind else max(1, self._lead))
+        return report.step >= first and not is_known
 
     def _take(self, report: m.Report) -> None:
         self._reports.setdefault(report.step, {})[report.sender] = report
+        if report.step == self._next_step:
+            self._lateness.reported(report.sender, report.step, self._desk.books.now_s)
         if report.step in self._absent:
             self._absent[report.step].discard(report.sender)
         self._take_landing(report)
@@ -170,7 +226,7 @@ class LockStep(Pacing):
     def _meter_complete(self) -> None:
         """Turn every step that all have reported into metrics, once, in order."""
         for step in sorted(step for step in self._reports if step > self._metered_step):
-            if not self._all_reported(step):
+            if not self._all_reported(step) and (self._lead or step >= self._next_step):
                 break
             self._metered_step = step
             self._desk.books.meter(step, self._reports[step])
@@ -197,7 +253,8 @@ class LockStep(Pacing):
         desk, is_flying = self._desk, self._is_flying()
         lands_first = is_flying and (desk.wants_checkpoint or desk.board.has_waiting)
         effects = [] if lands_first else desk.turn_knobs(step)
-        active = desk.membership.active(step)
+        late = tuple(who for who in desk.membership.active(step) if who in self._lateness.behind)
+        active = tuple(who for who in desk.membership.active(step) if who not in late)
         admitted = tuple(sorted(desk.membership.joining))
         leaving = tuple(worker for worker in desk.membership.wants_out if worker in active)
         choice = self._choose(step, seen_step, active)
@@ -206,6 +263,9 @@ class LockStep(Pacing):
             choice = self._put_off(choice)
         if forced is not None:
             choice = replace(choice, sync=True, reason=forced, participants=None)
+        if late:
+            choice = self._without(late, active, choice)
+        self._lateness.over(step)
         self._memory = dict(choice.memory)
         if choice.sync:
             self.round, self._round_participants, self._pushed_step = self.round + 1, choice.participants, step
@@ -229,10 +289,25 @@ class LockStep(Pacing):
             life=desk.view.life,
             last_sync_step=step if choice.sync else desk.books.metrics.last_sync_step,
             memory=self._memory,
+            late=late,
         )
         self._remember(decision)
         desk.record(decision, choice)
         return [*effects, *(Send(worker, decision) for worker in active)]
+
+    def _without(self, late: tuple[Address, ...], active: tuple[Address, ...], choice: Choice) -> Choice:
+        """Return what was chosen with those alone who are not behind, and say so."""
+        why = f"{choice.reason}; without {', '.join(who.spoken for who in late)}, who came too late"
+        return replace(choice, reason=why, participants=self._those_of(choice, late, active) if choice.sync else None)
+
+    def _those_of(
+        self, choice: Choice, late: tuple[Address, ...], active: tuple[Address, ...]
+    ) -> tuple[Address, ...] | None:
+        """Return who contributes to what was chosen, without those who are behind; None for all."""
+        if not late:
+            return choice.participants
+        asked = active if choice.participants is None else choice.participants
+        return tuple(who for who in asked if who not in late) or active
 
     def _free_until(self) -> int:
         """Return the next step that is decided about, where not every step is."""

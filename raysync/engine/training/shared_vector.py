@@ -164,6 +164,21 @@ class SharedVector:
         self._replica.reset_optimizer()
         self.mend_extras()
 
+    def hold_back(self, kind: PayloadKind) -> None:
+        """Keep for the next round what this one should have carried, before the others' state is taken over."""
+        if kind == "displacement" and not self._replica.is_finite():
+            self.drop_progress()
+            return
+        for block in self.blocks:
+            if block.content is Content.PARAMETER:
+                own = self._replica.grad if kind == "gradient" else self._replica.flat
+                update = own[block.start : block.stop]
+                self.feedback.hold_back(
+                    (block.index, kind), update if kind == "gradient" else update - self.seen(block)
+                )
+        if kind == "gradient":
+            self._replica.grad.zero_()
+
     def adopt_extras(self) -> None:
         """Make the visible buffers and moments the local ones."""
         self._replica.load_extras(self.visible_extras)
