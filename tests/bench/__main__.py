@@ -20,6 +20,7 @@ BENCHES = (
     "scaling",
     "models",
     "rounds",
+    "wire",
     "throughput",
     "startup",
     "memory",

@@ -1,6 +1,9 @@
 """What a decision and an update round cost on the direct link, beside gloo's all-reduce with as many processes.
 
-Both are measured in one run, gloo before and after; what counts are the ratios.
+python -m tests.bench.rounds [2 10]    numbers of workers, then megabytes
+
+Both are measured in one run; what counts are the ratios. Rounds are measured without and with a
+backup of each shard.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from tests.bench.local_ray import local_ray, run
 from tests.bench.record import compare, record
 
 SIZES_MB = (1, 10, 40)
-BARS = {"decision": 0.6, 1: 1.2, 10: 2.0, 40: 2.0}
+CASES: tuple[tuple[str, int], ...] = (("identity", 0), ("identity", 1), ("onebit", 0))
+"""Codec of both ways, backups of each shard."""
+BARS = {"decision": 0.6, 1: 1.0, 10: 1.2, 40: 1.2, "onebit": 0.5}
 
 
 class Still:
@@ -54,23 +59,34 @@ class Still:
 
 def main() -> int:
     """Measure and print; the last line says which bars were missed."""
-    missed = []
+    numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
+    missed: list[str] = []
     with local_ray() as storage:
-        for workers in (2, 4):
-            for what in ("decision", *SIZES_MB):
-                elements = 1 if what == "decision" else int(what) * 262_144
-                before_s = gloo_s(workers, elements)
-                ours_s = decision_s(workers) if what == "decision" else _round_s(workers, int(what), storage)
-                gloo = statistics.mean((before_s, gloo_s(workers, elements)))
-                ratio = ours_s / gloo
-                missed += [f"{what} N={workers}: {ratio:.2f} > {BARS[what]}"] if ratio > BARS[what] else []
-                label = f"{what if what == 'decision' else f'round of {what} MB'}, {workers} workers: ms, gloo's"
-                compare("rounds", label, ours=1e3 * ours_s, rival=1e3 * gloo, goal=1 / BARS[what], workers=workers)
+        for workers in numbers[:1] or (2, 4):
+            if not numbers[1:]:
+                missed += _compared("decision", workers, 1, decision_s(workers), BARS["decision"])
+            for megabytes in numbers[1:] or SIZES_MB:
+                for codec, replicas in CASES:
+                    if codec == "onebit" and megabytes != 10:
+                        continue
+                    what = f"{megabytes} MB {codec}, {replicas} backups"
+                    ours_s = _round_s(workers, megabytes, storage, codec, replicas)
+                    bar = BARS["onebit" if codec == "onebit" else megabytes]
+                    missed += _compared(what, workers, megabytes * 262_144, ours_s, bar)
     record("rounds.missed", missed=missed)
     return 0
 
 
-def _round_s(workers: int, megabytes: int, storage: str) -> float:
+def _compared(what: str, workers: int, elements: int, ours_s: float, bar: float) -> list[str]:
+    """Set a time beside gloo's; return the bar if it was missed."""
+    gloo = statistics.mean((gloo_s(workers, elements), gloo_s(workers, elements)))
+    ratio = ours_s / gloo
+    label = f"{what}, {workers} workers: ms, gloo's"
+    compare("rounds", label, ours=1e3 * ours_s, rival=1e3 * gloo, goal=1 / bar, workers=workers)
+    return [f"{what} N={workers}: {ratio:.2f} > {bar}"] if ratio > bar else []
+
+
+def _round_s(workers: int, megabytes: int, storage: str, codec: str, replicas: int) -> float:
     """Return the median time of a round of a BSP job on Ray, from the end of the computation to the new parameters."""
     steps = 300 if megabytes == 1 else 80
     task = {"kind": "custom", "entrypoint": "tests.bench.rounds:Still", "args": {"elements": megabytes * 262_144}}
@@ -79,8 +95,9 @@ def _round_s(workers: int, megabytes: int, storage: str) -> float:
             "task": task,
             "strategy": {"kind": "bsp"},
             "optimizer": {"kind": "sgd", "lr": 1e-6},
+            "compression": {"push": {"kind": codec}, "pull": {"kind": codec}},
             "data": {"batch_size": 1},
-            "scale": {"workers": workers, "shards": workers, "shards_in": "workers"},
+            "scale": {"workers": workers, "shards": workers, "shards_in": "workers", "replicas": replicas},
             "budget": {"steps": steps},
             "eval": {"every": 10**9},
             "transport": "direct",
