@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from raysync.engine.training.attached import AttachedReplica
+from raysync.engine.training.norms import squared_norm_of
 from raysync.spec import JobSpec, parse_spec
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -59,6 +61,14 @@ def test_the_norms_are_those_of_the_loops_gradients(kind: str) -> None:
     assert replica.tensor_norms() == pytest.approx(sum(float(g.norm()) for g in found), rel=1e-6)
 
 
+def test_the_norm_of_many_and_of_long_vectors_is_exact_to_six_digits() -> None:
+    generator = torch.Generator().manual_seed(1)
+    parts = [torch.randn(size, generator=generator) for size in (1, 3, 1 << 18, (1 << 18) + 1, 3_000_000)]
+    expected = sum(float(part.double().square().sum()) for part in parts)
+    assert squared_norm_of(parts) == pytest.approx(expected, rel=1e-5)
+    assert squared_norm_of([]) == 0
+
+
 @pytest.mark.parametrize(("kind", "gathers"), [("local_sgd", False), ("selsync", False), ("bsp", True)])
 def test_gradients_stay_where_they_are_unless_a_round_carries_them(kind: str, gathers: bool) -> None:
     replica, model = made(kind)
@@ -78,6 +88,7 @@ def test_a_gradient_that_is_not_finite_is_named(kind: str) -> None:
     assert gradient is not None
     gradient[1] = float("nan")
     replica.compute(None, 0)
+    assert not math.isfinite(replica.grad_sq())
     assert replica.non_finite_gradient() == "1.bias"
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from raysync.engine.exchange import exchange_of
 from raysync.engine.training.binding import Binding
-from raysync.engine.training.norms import norm, squared_norm
+from raysync.engine.training.norms import norm, squared_norm_of
 from raysync.engine.training.replica import Replica
 from raysync.errors import TaskError
 from raysync.optim import SGD, Adam, AdamW, AnyOptimizer
@@ -85,7 +85,7 @@ class AttachedReplica(Replica):
         """Return the squared L2 norm of the gradient."""
         if self._gathers or self.is_resting:
             return super().grad_sq()
-        return math.fsum(map(squared_norm, self._binding.gradients()))
+        return squared_norm_of(self._binding.gradients())
 
     def tensor_norms(self) -> float:
         """Return the sum of the L2 norms of the gradient's tensors."""
