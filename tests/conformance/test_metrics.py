@@ -50,7 +50,7 @@ def test_what_a_run_tells_is_in_the_registry_and_in_the_union(name: str) -> None
 def test_what_the_stopwatch_measures_is_in_the_registry() -> None:
     watch = Stopwatch()
     watch.begin()
-    for point in ("computed", "reported", "decided", "pushed", "synced"):
+    for point in ("computed", "reported", "decided", "encoding", "encoded", "synced"):
         watch(f"worker.{point}")
     measured = watch.measured()
     assert len(measured) == 4

@@ -112,6 +112,16 @@ def test_the_server_takes_over_an_optimizers_settings() -> None:
         server_rule(torch.optim.Adagrad(parameter, lr=0.1))
 
 
+def test_gradients_that_rounds_carry_are_gathered() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.5)
+    spec = parse_spec({"task": {"kind": "custom", "entrypoint": "a:b"}, "strategy": {"kind": "bsp"}})
+    replica = AttachedReplica(spec, model, optimizer)
+    model(torch.ones(1, 3)).sum().backward()
+    replica.compute(None, 0)
+    assert torch.equal(replica.grad, torch.ones(4))
+
+
 def test_attached_parameters_are_views_and_the_loops_optimizer_steps() -> None:
     model = torch.nn.Linear(3, 1)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -122,7 +132,8 @@ def test_attached_parameters_are_views_and_the_loops_optimizer_steps() -> None:
     assert torch.equal(replica.flat, before)
     model(torch.ones(1, 3)).sum().backward()
     replica.compute(None, 0)
-    assert torch.equal(replica.grad, torch.ones(4))
+    assert replica.grad_sq() == pytest.approx(4.0), "though gradients that no round carries stay where they are"
+    assert torch.equal(replica.grad, torch.zeros(4))
     replica.step(123.0)  # the rate is the loop's
     assert torch.equal(replica.flat, before - 0.5)
     assert torch.equal(model.bias.detach(), before[3:] - 0.5)
