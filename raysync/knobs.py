@@ -116,6 +116,10 @@ def apply_knobs(spec: JobSpec, knobs: Knobs) -> JobSpec:
             by_hand = knobs.values[name] not in (field_at(spec, path), "auto")
             if by_hand and name in _ENDS and field_at(spec, _ENDS[name]) is not _ABSENT:
                 _set(data, _ENDS[name], None)
+    scale = data["scale"]  # what is turned is within its bounds; a checkpoint's number may be of a job with others
+    scale["min_workers"] = min(scale["min_workers"], scale["workers"])
+    if scale["max_workers"] is not None:
+        scale["max_workers"] = max(scale["max_workers"], scale["workers"])
     return parse_spec(data)
 
 

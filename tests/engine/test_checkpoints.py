@@ -146,7 +146,7 @@ def test_a_job_goes_on_with_fewer_workers(name: str, workers: tuple[int, ...]) -
     codecs = {"push": {"kind": "topk", "ratio": 0.2}, "pull": {"kind": "onebit", "chunk": 32}}
     spec = job(EVERY[name], scale={"shards": 2, "max_workers": 4}, compression=codecs)
     _, checkpoint = stopped_at(spec, 0.3)
-    other = rescaled(spec, shards=3, workers=len(workers))
+    other = rescaled(spec, shards=3, workers=len(workers), max_workers=len(workers))
     restored = Simulation.restore(other, checkpoint, workers=workers, workload=workload(spec), pace=Pace(jitter=0.3))
     result = restored.run()
     assert [worker.index for worker in restored.coordinator.view.members] == [*workers]
@@ -165,7 +165,7 @@ def test_a_job_goes_on_with_fewer_workers(name: str, workers: tuple[int, ...]) -
 def test_a_job_goes_on_with_more_workers(name: str) -> None:
     spec = job(EVERY[name], scale={"workers": 2, "max_workers": 5, "shards": 2})
     _, checkpoint = stopped_at(spec, 0.2)
-    other = rescaled(spec, shards=4, workers=4)
+    other = rescaled(spec, shards=4, workers=4, min_workers=3)
     restored = Simulation.restore(other, checkpoint, workload=workload(spec))
     for _ in range(2):
         restored.add_worker()
