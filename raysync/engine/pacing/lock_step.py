@@ -123,7 +123,7 @@ class LockStep(Pacing):
             self._memory = dict(before.memory) if before is not None else {}
             late = tuple(who for who in members if who.index in told.late)
             active = tuple(who for who in members if who not in late)
-            choice = self._choose(told.step, told.step - self._lead, active)
+            choice = self._choose(told.step, told.step - self._lead, active or members)
             participants = self._those_of(choice, late, active)
             self._decisions[told.step] = m.Decision(
                 view=past.view.number,
