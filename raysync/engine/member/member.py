@@ -616,8 +616,7 @@ class Member:
 
     def _drop_what_is_not_finite(self, decision: m.Decision) -> None:
         """Look at it before the first block leaves: what has left is not taken back."""
-        if not self.replica.is_finite():
-            why = "the local parameters hold a NaN or an infinity"
+        if (why := self.shared.not_finite()) is not None:
             self._untold += (self.trainer.drop_progress(self.step, decision.round, why),)
 
     def _on_need_push(self, message: m.NeedPush) -> Effects:

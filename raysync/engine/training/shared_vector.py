@@ -9,6 +9,7 @@ from torch import Tensor
 
 from raysync.blocks import Block, Content, assign, cut
 from raysync.compress import Compressor, Identity, verbatim
+from raysync.compress.base import all_finite, refuse_non_finite
 from raysync.compress.feedback import Feedback
 from raysync.compress.in_place import values_of
 from raysync.compress.registry import decode, decode_add
@@ -65,6 +66,15 @@ class SharedVector:
         except PayloadError as error:
             where = f"block {block.index} ({self._replica.describe(block)})"
             raise PayloadError(f"{where}: {error.problem}") from None
+
+    def not_finite(self) -> str | None:
+        """Return which block of the local parameters holds a NaN or an infinity, and what to do; None if none does."""
+        if self._replica.is_finite():
+            return None
+        flat = self._replica.flat
+        blocks = (block for block in self.blocks if block.content is Content.PARAMETER)
+        block = next(block for block in blocks if not all_finite(flat[block.start : block.stop]))
+        return f"block {block.index} ({self._replica.describe(block)}): {refuse_non_finite().problem}"
 
     def _scratch(self, block: Block) -> Tensor:
         """Return room for a block's numbers, until the next block's are written there."""
