@@ -93,6 +93,9 @@ def test_the_list_is_live_and_can_be_searched(tab: Tab, served: Served, job: str
     served.train(new, 0, 30)
     tab.see(f"tr[data-job='{new}']", "29 of 1,000 steps")
     tab.see(f"tr[data-job='{new}'] svg.spark")
+    sizes = "() => { const { scrollWidth, clientWidth } = document.querySelector('.jobs').parentElement; return [scrollWidth, clientWidth] }"
+    needed, there = tab.page.evaluate(sizes)
+    assert needed <= there, "all of a row is to be seen, its buttons too"
     tab.page.get_by_role("button", name=f"Pause {new}").click()
     until(lambda: served.call("GET", f"/jobs/{new}/knobs")["values"]["pause"])
     served.runtime.enter(new, "PAUSED")
@@ -574,37 +577,66 @@ def test_without_its_libraries_the_page_says_what_to_do_until_they_are_there(
         assets._read_once.cache_clear()
 
 
-VIEWS = ["", "jobs/{job}", "mesh/{mesh}", "compare?jobs={job}", "studies", "studies/{study}", "submit"]
+VIEWS = {
+    "": "tr[data-job='{job}'] svg.spark",
+    "jobs/{job}": "#chart-time .plot[data-points='120']",
+    "jobs/{failed}": ".reason.problem details",
+    "mesh/{mesh}": "#mesh-pipeline-utilisation .plot[data-points='20']",
+    "compare?jobs={job},{mesh}": ".differences tbody tr",
+    "studies": "tbody th a",
+    "studies/{study}": ".pick .primary",
+    "submit": ".verdict.good",
+}
+"""Each view, and what is there once it is filled."""
+
+
+@pytest.fixture(scope="module")
+def shown(served: Served, job: str) -> dict[str, str]:
+    """A job for every view."""
+    mesh = served.running(**MESH)
+    tell_stages(served, mesh)
+    failed = served.running(name="failed")
+    served.runtime.enter(failed, "FAILED", "a worker raised an error\nTraceback (most recent call last):\n  ...")
+    return {
+        "job": job,
+        "mesh": mesh,
+        "failed": failed,
+        "study": served.call("POST", "/studies", json={"spec": STUDY})["id"],
+    }
+
+
+def every_view(tab: Tab, shown: dict[str, str]) -> Iterator[str]:
+    """Open each view and wait until it is filled."""
+    for view, filled in VIEWS.items():
+        tab.go(view.format(**shown))
+        found = tab.page.locator(filled.format(**shown)).first
+        found.wait_for(state="attached")
+        found.scroll_into_view_if_needed()
+        tab.painted()
+        yield view
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_on_any_view(browser: Browser, served: Served, job: str, scheme: str) -> None:
-    names = {
-        "job": job,
-        "mesh": served.running(**MESH),
-        "study": served.call("POST", "/studies", json={"spec": STUDY})["id"],
-    }
+def test_axe_finds_nothing_serious_on_any_view(
+    browser: Browser, served: Served, shown: dict[str, str], scheme: str
+) -> None:
     found: dict[str, list[str]] = {}
     with browser.tab(served.url, served.tokens["admin"], color_scheme=scheme) as tab:
         tab.page.goto(tab.url)
         tab.see("h1", "Your token")
         found["token"] = tab.axe()
         tab.open()
-        for view in VIEWS:
-            tab.go(view.format(**names))
-            tab.see("main h1")
-            tab.page.wait_for_load_state("load")
-            tab.page.wait_for_timeout(300)
+        for view in every_view(tab, shown):
+            tab.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
             found[view] = tab.axe()
     assert not {view: problems for view, problems in found.items() if problems}
 
 
-def test_a_phone_shows_every_view_without_scrolling_sideways(browser: Browser, served: Served, job: str) -> None:
+def test_a_phone_shows_every_view_without_scrolling_sideways(
+    browser: Browser, served: Served, shown: dict[str, str]
+) -> None:
     size = {"width": 390, "height": 844}
     with browser.tab(served.url, served.tokens["admin"], viewport=size, is_mobile=True, has_touch=True) as tab:
         tab.open()
-        for view in ["", f"jobs/{job}", f"compare?jobs={job}", "submit", "studies"]:
-            tab.go(view)
-            tab.see("main h1")
-            tab.page.wait_for_timeout(200)
+        for view in every_view(tab, shown):
             assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390, view
