@@ -1,7 +1,8 @@
 """The page under load, in headless Chromium: time between frames and memory while a job of 8 workers streams into it.
 
 10,000 steps are there when the view opens, then 20 updates a second come in: `python -m tests.bench page`, a minute;
-`--minutes=10` looks at memory for longer.
+`--minutes=10` looks at memory for longer. Memory is taken after a forced collection: the heap with the columns of the
+charts, elements, listeners, and what the process holds. At last the job goes back to a checkpoint, and steps come again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 from tests.page.browser import Browser, Tab, chromium
 from tests.page.served import Served, until
 
+_SAMPLE_S = 20.0
+_BACK = 5000
 WORKERS = 8
 POINTS = 10_000
 UPDATES_PER_S = 20
@@ -38,13 +41,15 @@ class Feeder(threading.Thread):
     def __init__(self, served: Served, job: str, first: int) -> None:
         super().__init__(daemon=True)
         self._served, self._job, self.step = served, job, first
+        self.back = 0
+        """So many steps the job is to go back, to a checkpoint."""
         self.is_over = threading.Event()
 
     def run(self) -> None:
         due_s = time.monotonic()
         while not self.is_over.is_set():
             tell(self._served, self._job, self.step)
-            self.step += 1
+            self.step, self.back = self.step + 1 - self.back, 0
             due_s += 1 / UPDATES_PER_S
             time.sleep(max(0.0, due_s - time.monotonic()))
 
@@ -70,7 +75,10 @@ def main() -> int:
             feeder = Feeder(served, job, POINTS)
             feeder.start()
             time.sleep(3)
-            found = _measured(tab, asked.minutes)
+            found = _measured(browser, tab, asked.minutes)
+            feeder.back = _BACK
+            tab.until("() => !document.raysync.job.of('train/loss').isOrdered")
+            found |= _frame_times("recovered_frame_ms", tab.page.evaluate(_FRAMES))
             feeder.is_over.set()
             feeder.join()
         served.stop()
@@ -91,28 +99,70 @@ def _fill(tab: Tab, served: Served, job: str) -> None:
     tab.until("n => document.raysync.job.of('train/loss').length >= n", POINTS)
 
 
-def _measured(tab: Tab, minutes: float) -> dict[str, Any]:
-    protocol = tab.page.context.new_cdp_session(tab.page)
-    frames, heap_mb = list[float](), list[float]()
-    end_s = time.monotonic() + 60 * minutes
-    while time.monotonic() < end_s or not frames:
+def _measured(browser: Browser, tab: Tab, minutes: float) -> dict[str, Any]:
+    look = _Look(browser, tab)
+    frames, seen = list[float](), [look.memory()]
+    first_s = time.monotonic()
+    while time.monotonic() < first_s + 60 * minutes:
         frames += tab.page.evaluate(_FRAMES)
-        protocol.send("HeapProfiler.collectGarbage")
-        heap_mb.append(protocol.send("Runtime.getHeapUsage")["usedSize"] / 1e6)
-        tab.page.evaluate("top => scrollTo(0, top)", 600 * (len(heap_mb) % 3))
-    frames.sort()
-    half = len(heap_mb) // 2
+        if time.monotonic() > first_s + _SAMPLE_S * len(seen):
+            seen.append(look.memory())
+        tab.page.evaluate("top => scrollTo(0, top)", 600 * (len(frames) // 600 % 3))
+    seen.append(look.memory())
     return {
         "updates_per_s": UPDATES_PER_S,
         "frames": len(frames),
-        "frame_ms_p50": round(statistics.median(frames), 1),
-        "frame_ms_p95": round(frames[int(0.95 * len(frames))], 1),
-        "frame_ms_p99": round(frames[int(0.99 * len(frames))], 1),
-        "heap_mb_first_half": round(statistics.mean(heap_mb[: max(1, half)]), 1),
-        "heap_mb_second_half": round(statistics.mean(heap_mb[half:]), 1),
+        **_frame_times("frame_ms", frames),
         "minutes": minutes,
+        "samples": len(seen),
+        **{name: [round(one[name], 1) for one in (seen[0], seen[len(seen) // 2], seen[-1])] for name in seen[0]},
+        "heap_mb_per_minute": round(_slope([one["heap_mb"] for one in seen]) * len(seen) / minutes, 3),
         "steps_held": tab.page.evaluate("document.raysync.job.of('train/loss').length"),
     }
+
+
+class _Look:
+    """What a tab holds, after a collection: at the beginning, in the middle and at the end."""
+
+    def __init__(self, browser: Browser, tab: Tab) -> None:
+        self._protocol = tab.page.context.new_cdp_session(tab.page)
+        self._pids = browser.renderers()
+
+    def memory(self) -> dict[str, float]:
+        """Return it, in MB and numbers."""
+        for _ in range(2):
+            self._protocol.send("HeapProfiler.collectGarbage")
+        heap = self._protocol.send("Runtime.getHeapUsage")
+        counted = self._protocol.send("Memory.getDOMCounters")
+        resident = max((_resident_mb(pid) for pid in self._pids), default=0.0)
+        return {
+            "heap_mb": heap["usedSize"] / 1e6,
+            "columns_mb": heap.get("backingStorageSize", 0) / 1e6,
+            "elements": counted["nodes"],
+            "listeners": counted["jsEventListeners"],
+            "process_mb": resident,
+        }
+
+
+def _resident_mb(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1e3
+
+
+def _slope(values: list[float]) -> float:
+    """Return by how much values grow from one to the next, by least squares."""
+    if len(values) < 2:
+        return 0.0
+    return statistics.linear_regression(range(len(values)), values).slope
+
+
+def _frame_times(name: str, times: list[float]) -> dict[str, float]:
+    frames = sorted(times)
+    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+    return {f"{name}_{word}": round(frames[int(share * len(frames))], 1) for word, share in shares.items()}
 
 
 def tell(served: Served, job: str, step: int) -> None:
