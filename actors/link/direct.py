@@ -37,7 +37,7 @@ TIMEOUT_S = 20.0
 """A peer that takes nothing for so long is lost."""
 _HEARTBEAT_MS = 5_000
 _FOLDER = "raysync-"
-_QUEUED_FRAMES = 32
+_QUEUED_FRAMES = 16
 """Frames ZeroMQ holds per peer and direction; the rest waits in the outbox."""
 _OUTBOX_BYTES = 64 << 20
 _SOCKET_BYTES = 4 << 20
