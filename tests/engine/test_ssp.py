@@ -9,6 +9,7 @@ import pytest
 
 from raysync.address import worker
 from raysync.engine import messages as m
+from raysync.engine.core import Core
 from raysync.engine.effects import Send
 from raysync.sim import Pace, Simulation
 from tests.jobs import job, workload
@@ -22,14 +23,14 @@ class StalenessWitness(Simulation):
         self.reads = 0
         super().__init__(*arguments, **world)
 
-    def _deliver(self, send: Send) -> None:
+    def _deliver(self, send: Send, sender: Core) -> None:
         if isinstance(send.message, m.Pull):
             pull, shard = send.message, self.cores[send.to]
             applied = shard.ledgers[pull.block].applied  # type: ignore[union-attr]
             slowest = min(applied.get(member, -1) for member in self.coordinator.view.members)
             self.stalest = max(self.stalest, pull.round - slowest)
             self.reads += 1
-        super()._deliver(send)
+        super()._deliver(send, sender)
 
 
 def _run(seed: int, bound: int, **pace: Any) -> StalenessWitness:
