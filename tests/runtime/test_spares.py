@@ -23,6 +23,7 @@ def stands_by(status: JobStatus, name: str) -> bool:
     return running(status) and name in status.actors and status.actors[name].life == "spare"
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(240)
 def test_a_spare_is_called_in_for_a_dead_worker_and_for_a_frozen_one(storage: str) -> None:
     job = submit(digits(scale={"workers": 2, "spares": 1, "cpus_per_worker": 0.5}), storage_path=storage)
