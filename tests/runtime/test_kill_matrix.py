@@ -88,7 +88,6 @@ def outlives(
     assert max(record.incarnation for record in records) <= 1 + len(strikes)
 
 
-@pytest.mark.matrix
 @pytest.mark.timeout(240)
 def test_a_backup_a_controller_and_a_shard_are_struck_at_the_worst_moments(storage: str, tmp_path: Path) -> None:
     kill, stop = signal.SIGKILL, signal.SIGSTOP
